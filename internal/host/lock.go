@@ -1,0 +1,94 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrLocked means that another process holds the lock.
+var ErrLocked = errors.New("locked by another process")
+
+// Lock is an exclusive flock on a file. The kernel drops it when its holder
+// ends, however that happens; a lock that can be taken has no living owner.
+type Lock struct {
+	f *os.File
+}
+
+// TryLock takes the lock at path, making the file if needed, or returns
+// ErrLocked at once.
+func TryLock(path string) (*Lock, error) {
+	for {
+		f, err := openLock(path)
+		if err != nil {
+			return nil, err
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			_ = f.Close()
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, ErrLocked
+			}
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		if sameFile(f, path) {
+			return &Lock{f: f}, nil
+		}
+		_ = f.Close() // its holder removed the file between open and flock
+	}
+}
+
+// WaitLock takes the lock, waiting up to the given time for its holder.
+func WaitLock(ctx context.Context, path string, wait time.Duration) (*Lock, error) {
+	deadline := time.Now().Add(wait)
+	pause := time.Millisecond
+	for {
+		l, err := TryLock(path)
+		if !errors.Is(err, ErrLocked) || time.Now().After(deadline) {
+			return l, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, 50*time.Millisecond)
+	}
+}
+
+// Unlock drops the lock.
+func (l *Lock) Unlock() { _ = l.f.Close() }
+
+// Remove drops the lock and removes its file.
+func (l *Lock) Remove() {
+	_ = os.Remove(l.f.Name())
+	_ = l.f.Close()
+}
+
+// File is the locked file, for locks that carry content.
+func (l *Lock) File() *os.File { return l.f }
+
+func openLock(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return nil, err
+		}
+		f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	}
+	return f, err
+}
+
+func sameFile(f *os.File, path string) bool {
+	a, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	b, err := os.Stat(path)
+	return err == nil && os.SameFile(a, b)
+}

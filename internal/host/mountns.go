@@ -1,0 +1,212 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// insideEnv names the mount namespace that this process was started in by
+// EnterPrivateMounts: its inode number.
+const insideEnv = "ZONE_MOUNT_NAMESPACE"
+
+// EnterPrivateMounts puts the whole process into the mount namespace that
+// belongs to runDir, making and pinning one at runDir/ns/mnt when there is
+// none. Pools are mounted in there and nowhere else: no other program's copy
+// of the host's mounts can keep them busy, the host's mount table stays short,
+// and they outlive this process however it ends.
+//
+// Joining a namespace concerns one thread, so the program starts itself again
+// from the joined thread; the call returns only in the new image, or on error.
+// Mounts made later by the host are seen inside where the host's own mounts
+// are shared, as systemd makes them.
+func EnterPrivateMounts(runDir string) error {
+	inside := os.Getenv(insideEnv)
+	_ = os.Unsetenv(insideEnv)
+	if inside != "" && inside == inodeOf("/proc/self/ns/mnt") {
+		return nil
+	}
+	pin, err := pinnedMounts(runDir)
+	if err != nil {
+		return fmt.Errorf("private mount namespace: %w", err)
+	}
+	return restartIn(pin)
+}
+
+// ReleasePrivateMounts unpins the namespace of runDir. It ends, and with it
+// whatever is still mounted there, when the last process in it ends. Call it
+// when no pool is left.
+func ReleasePrivateMounts(runDir string) error {
+	return inHostMounts(func() error {
+		dir := filepath.Join(runDir, "ns")
+		for _, p := range []string{filepath.Join(dir, "mnt"), dir} {
+			err := unix.Unmount(p, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+			if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+				return fmt.Errorf("unpin mount namespace %s: %w", p, err)
+			}
+		}
+		return nil
+	})
+}
+
+// WithThrowawayMounts runs f on a thread of its own in a copy of the mount
+// namespace. What f mounts is seen by f and by the programs it starts, and is
+// gone when the last of them has ended: there is nothing to clean up.
+func WithThrowawayMounts(f func() error) error {
+	return onOwnThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("unshare mount namespace: %w", err)
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+			return fmt.Errorf("make mounts slaves: %w", err)
+		}
+		return f()
+	})
+}
+
+// onOwnThread runs f on a thread that is never used again, so that f may
+// change what belongs to a thread.
+func onOwnThread(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the runtime ends the thread
+		done <- f()
+	}()
+	return <-done
+}
+
+// inHostMounts runs f in the mount namespace of the host, that is of the
+// first process.
+func inHostMounts(f func() error) error {
+	return onOwnThread(func() error {
+		fd, err := unix.Open("/proc/1/ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		if err := joinMounts(fd); err != nil {
+			return err
+		}
+		return f()
+	})
+}
+
+func joinMounts(fd int) error {
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("unshare file system attributes: %w", err)
+	}
+	if err := unix.Setns(fd, unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("join mount namespace: %w", err)
+	}
+	return nil
+}
+
+// pinnedMounts returns an open descriptor of runDir's namespace.
+func pinnedMounts(runDir string) (*os.File, error) {
+	dir := filepath.Join(runDir, "ns")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	lock, err := WaitLock(context.Background(), filepath.Join(runDir, "ns.lock"), 30*time.Second)
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Unlock()
+
+	path := filepath.Join(dir, "mnt")
+	if f, err := openNamespace(path); err == nil {
+		return f, nil
+	}
+	if err := makeNamespace(dir, path); err != nil {
+		return nil, err
+	}
+	return openNamespace(path)
+}
+
+func openNamespace(path string) (*os.File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil || st.Type != unix.NSFS_MAGIC {
+		_ = f.Close()
+		return nil, fmt.Errorf("%s is no namespace", path)
+	}
+	return f, nil
+}
+
+func makeNamespace(dir, path string) error {
+	// A mount namespace can only be pinned on a mount that is not shared.
+	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind %s: %w", dir, err)
+	}
+	if err := unix.Mount("", dir, "", unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make %s private: %w", dir, err)
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		return err
+	}
+	made, pinned := make(chan int, 1), make(chan struct{})
+	failed := make(chan error, 1)
+	go func() {
+		failed <- onOwnThread(func() error {
+			if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+				return fmt.Errorf("unshare mount namespace: %w", err)
+			}
+			if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+				return fmt.Errorf("make mounts slaves: %w", err)
+			}
+			made <- unix.Gettid()
+			<-pinned
+			return nil
+		})
+	}()
+	select {
+	case err := <-failed:
+		return err
+	case tid := <-made:
+		err := unix.Mount(fmt.Sprintf("/proc/self/task/%d/ns/mnt", tid), path, "", unix.MS_BIND, "")
+		close(pinned)
+		if err != nil {
+			return fmt.Errorf("pin mount namespace at %s: %w", path, err)
+		}
+		return <-failed
+	}
+}
+
+// restartIn starts this program again, same process, inside the namespace.
+func restartIn(ns *os.File) error {
+	cwd, cwdErr := os.Getwd()
+	st, err := ns.Stat()
+	if err != nil {
+		return err
+	}
+	inode := fmt.Sprint(st.Sys().(*syscall.Stat_t).Ino)
+	return onOwnThread(func() error {
+		if err := joinMounts(int(ns.Fd())); err != nil {
+			return err
+		}
+		if cwdErr == nil {
+			_ = unix.Chdir(cwd) // not there inside: stay at "/"
+		}
+		env := append(os.Environ(), insideEnv+"="+inode)
+		return fmt.Errorf("start %s again: %w", os.Args[0], syscall.Exec("/proc/self/exe", os.Args, env))
+	})
+}
+
+func inodeOf(path string) string {
+	link, err := os.Readlink(path)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSuffix(link[strings.LastIndexByte(link, '[')+1:], "]")
+}

@@ -1,0 +1,183 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Root gives access to files below a directory whose content is hostile: the
+// root of a zone or an image. Each path is resolved by the kernel as if that
+// directory were "/" (openat2 with RESOLVE_IN_ROOT), so neither "..", nor an
+// absolute or swapped symbolic link, nor a magic link of /proc leads out.
+type Root struct {
+	dir *os.File
+}
+
+// OpenRoot opens dir, which must be trusted itself, as a Root.
+func OpenRoot(dir string) (*Root, error) {
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open root", Path: dir, Err: err}
+	}
+	return &Root{dir: os.NewFile(uintptr(fd), dir)}, nil
+}
+
+// Close releases the directory.
+func (r *Root) Close() error { return r.dir.Close() }
+
+// Name returns the path the root was opened with.
+func (r *Root) Name() string { return r.dir.Name() }
+
+// Open opens a path inside the root with open(2) flags and, when it creates, a
+// mode, from which the umask is taken.
+func (r *Root) Open(name string, flags int, mode fs.FileMode) (*os.File, error) {
+	how := unix.OpenHow{
+		Flags:   uint64(flags) | unix.O_CLOEXEC | unix.O_NOCTTY,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	}
+	if flags&unix.O_CREAT != 0 {
+		how.Mode = uint64(mode.Perm())
+	}
+	var fd int
+	var err error
+	for {
+		fd, err = unix.Openat2(int(r.dir.Fd()), name, &how)
+		if err != unix.EINTR && err != unix.EAGAIN {
+			break
+		}
+	}
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path.Join(r.Name(), name), Err: err}
+	}
+	return os.NewFile(uintptr(fd), path.Join(r.Name(), name)), nil
+}
+
+// ReadFile returns the content of a regular file, at most 16 MiB of it: a zone
+// cannot make the host read without end.
+func (r *Root) ReadFile(name string) ([]byte, error) {
+	f, err := r.Open(name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, &fs.PathError{Op: "read", Path: f.Name(), Err: errors.New("not a regular file")}
+	}
+	return io.ReadAll(io.LimitReader(f, 16<<20))
+}
+
+// WriteFile replaces a file: the new content is written beside it and renamed
+// over it, so a symbolic link at name is replaced and never followed.
+func (r *Root) WriteFile(name string, data []byte, perm fs.FileMode) error {
+	parent, base, err := r.parent(name)
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	tmp := fmt.Sprintf(".%s.zone-%d", base, os.Getpid())
+	fd, err := unix.Openat(int(parent.Fd()), tmp,
+		unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW|unix.O_CLOEXEC, uint32(perm.Perm()))
+	if err != nil {
+		return &fs.PathError{Op: "create", Path: path.Join(r.Name(), name), Err: err}
+	}
+	f := os.NewFile(uintptr(fd), tmp)
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(perm), f.Close())
+	if err == nil {
+		err = unix.Renameat(int(parent.Fd()), tmp, int(parent.Fd()), base)
+	}
+	if err != nil {
+		_ = unix.Unlinkat(int(parent.Fd()), tmp, 0)
+		return &fs.PathError{Op: "write", Path: path.Join(r.Name(), name), Err: err}
+	}
+	return nil
+}
+
+// MkdirAll makes a directory and its missing parents.
+func (r *Root) MkdirAll(name string, perm fs.FileMode) error {
+	name = path.Clean("/" + name)
+	if name == "/" {
+		return nil
+	}
+	if f, err := r.Open(name, unix.O_PATH|unix.O_DIRECTORY, 0); err == nil {
+		return f.Close()
+	}
+	if err := r.MkdirAll(path.Dir(name), perm); err != nil {
+		return err
+	}
+	parent, base, err := r.parent(name)
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	if err := unix.Mkdirat(int(parent.Fd()), base, uint32(perm.Perm())); err != nil && err != unix.EEXIST {
+		return &fs.PathError{Op: "mkdir", Path: path.Join(r.Name(), name), Err: err}
+	}
+	return nil
+}
+
+// Remove removes a file or an empty directory; the last component is never
+// followed. A missing path is success.
+func (r *Root) Remove(name string) error {
+	parent, base, err := r.parent(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	err = unix.Unlinkat(int(parent.Fd()), base, 0)
+	if err == unix.EISDIR {
+		err = unix.Unlinkat(int(parent.Fd()), base, unix.AT_REMOVEDIR)
+	}
+	if err != nil && err != unix.ENOENT {
+		return &fs.PathError{Op: "remove", Path: path.Join(r.Name(), name), Err: err}
+	}
+	return nil
+}
+
+// ReadDir lists a directory, sorted by name. A missing directory is an empty
+// list.
+func (r *Root) ReadDir(name string) ([]fs.DirEntry, error) {
+	f, err := r.Open(name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return os.ReadDir(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+}
+
+// Exists reports whether the path leads to something inside the root.
+func (r *Root) Exists(name string) bool {
+	f, err := r.Open(name, unix.O_PATH, 0)
+	if err != nil {
+		return false
+	}
+	_ = f.Close()
+	return true
+}
+
+func (r *Root) parent(name string) (*os.File, string, error) {
+	name = path.Clean("/" + name)
+	dir, base := path.Split(name)
+	if base == "" || base == "/" {
+		return nil, "", &fs.PathError{Op: "open", Path: filepath.Join(r.Name(), name), Err: unix.EINVAL}
+	}
+	f, err := r.Open(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	return f, base, err
+}
