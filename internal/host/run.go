@@ -29,6 +29,10 @@ type Cmd struct {
 	Stderr io.Writer // nil: kept in Result.Stderr; otherwise written and the tail kept
 	// Timeout ends the command's process group; zero means none of its own.
 	Timeout time.Duration
+	// LeavesChildren says that the command ends before the processes it
+	// started do, and that these keep its output: Stdout and Stderr must be
+	// files then, and nothing is captured.
+	LeavesChildren bool
 }
 
 // Result is what a command printed and how it ended.
@@ -109,6 +113,9 @@ func (Exec) Run(ctx context.Context, c Cmd) (Result, error) {
 	if c.Stderr != nil {
 		cmd.Stderr = io.MultiWriter(c.Stderr, tail)
 	}
+	if c.LeavesChildren {
+		cmd.Stdout, cmd.Stderr = c.Stdout, c.Stderr
+	}
 
 	err := cmd.Run()
 	res := Result{Stdout: out.String(), Stderr: tail.String()}
@@ -148,3 +155,17 @@ func (w *tailWriter) Write(p []byte) (int, error) {
 }
 
 func (w *tailWriter) String() string { return string(w.buf) }
+
+// LookPath finds a program on the PATH, or where system programs are kept when
+// the PATH of a plain user leaves that out.
+func LookPath(name string) (string, error) {
+	if p, err := exec.LookPath(name); err == nil {
+		return p, nil
+	}
+	for _, dir := range []string{"/usr/local/sbin", "/usr/sbin", "/sbin"} {
+		if p, err := exec.LookPath(dir + "/" + name); err == nil {
+			return p, nil
+		}
+	}
+	return "", fmt.Errorf("%s: %w", name, exec.ErrNotFound)
+}

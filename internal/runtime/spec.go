@@ -1,0 +1,189 @@
+// Package runtime turns a zone that is to run into an OCI container: Spec
+// renders the bundle's config.json as a pure function of its input, Runc
+// drives the runc program. It knows nothing of pools, names or states.
+package runtime
+
+import (
+	"math"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// Container is all that the engine has to know of a zone.
+type Container struct {
+	Root       string   // the mounted root file system
+	Hostname   string   // in its UTS namespace
+	Args       []string // the first process
+	Env        []string
+	CgroupPath string // below every hierarchy's root
+	Limits     Limits
+	Mounts     []Bind
+	// QuietSync answers fsync and its like with success without doing
+	// anything: for roots that are thrown away when the host goes down.
+	QuietSync bool
+	// UnifiedCgroups is true where cgroup v2 holds the controllers.
+	UnifiedCgroups bool
+}
+
+// Limits are the caps of a container; the zero value of a field means no cap.
+type Limits struct {
+	CPUs   float64 // CPUs' worth of time
+	Weight int     // 1..10000, cgroup v2 scale, 100 is what others have
+	Memory int64   // bytes
+	Swap   int64   // bytes of swap alone; -1 forbids swap
+	Pids   int64   // processes and threads
+}
+
+// Bind is a host directory or file shown inside.
+type Bind struct {
+	Source, Destination string
+	Writable            bool
+}
+
+const cpuPeriod = 100_000 // microseconds, the kernel's own default
+
+// sharesPerWeight converts cgroup v2 weights to v1 shares so that ratios hold:
+// the default 100 is the default 1024.
+const sharesPerWeight = 10.24
+
+// Spec renders the OCI configuration.
+func Spec(c Container) *specs.Spec {
+	return &specs.Spec{
+		Version:  "1.0.2",
+		Hostname: c.Hostname,
+		Root:     &specs.Root{Path: c.Root},
+		Process: &specs.Process{
+			Args: c.Args, Env: c.Env, Cwd: "/",
+			Capabilities: capabilities(),
+		},
+		Mounts: mounts(c.Mounts),
+		Linux: &specs.Linux{
+			CgroupsPath: c.CgroupPath,
+			Namespaces: []specs.LinuxNamespace{
+				{Type: specs.PIDNamespace}, {Type: specs.NetworkNamespace}, {Type: specs.IPCNamespace},
+				{Type: specs.UTSNamespace}, {Type: specs.MountNamespace}, {Type: specs.CgroupNamespace},
+			},
+			Resources:     resources(c),
+			Seccomp:       seccomp(c.QuietSync),
+			MaskedPaths:   maskedPaths,
+			ReadonlyPaths: readonlyPaths,
+		},
+	}
+}
+
+// grantedCapabilities are what an operating system needs for its services and
+// package scripts, and nothing that reaches outside its own namespaces.
+var grantedCapabilities = []string{
+	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID",
+	"CAP_IPC_OWNER", "CAP_KILL", "CAP_LEASE", "CAP_MKNOD", "CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE",
+	"CAP_NET_BROADCAST", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID",
+	"CAP_SYS_BOOT", "CAP_SYS_CHROOT", "CAP_SYS_PTRACE",
+}
+
+func capabilities() *specs.LinuxCapabilities {
+	return &specs.LinuxCapabilities{
+		Bounding: grantedCapabilities, Effective: grantedCapabilities, Permitted: grantedCapabilities,
+	}
+}
+
+var maskedPaths = []string{
+	"/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
+	"/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/kernel/debug",
+	"/sys/kernel/tracing", "/sys/fs/bpf",
+}
+
+var readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+
+func mounts(binds []Bind) []specs.Mount {
+	m := []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "nodev", "noexec"}},
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
+		{
+			Destination: "/dev/pts", Type: "devpts", Source: "devpts",
+			Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"},
+		},
+		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777"}},
+		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
+		{
+			Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup",
+			Options: []string{"nosuid", "noexec", "nodev", "relatime", "ro"},
+		},
+		{Destination: "/run", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "mode=755"}},
+		{Destination: "/run/lock", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "noexec", "mode=1777", "size=5120k"}},
+	}
+	for _, b := range binds {
+		mode := "ro"
+		if b.Writable {
+			mode = "rw"
+		}
+		m = append(m, specs.Mount{
+			Destination: b.Destination, Type: "bind", Source: b.Source,
+			Options: []string{"bind", mode, "nosuid", "nodev"},
+		})
+	}
+	return m
+}
+
+func resources(c Container) *specs.LinuxResources {
+	r := &specs.LinuxResources{Devices: deviceRules()}
+	l := c.Limits
+	cpu := &specs.LinuxCPU{}
+	if l.CPUs > 0 {
+		quota, period := int64(math.Round(l.CPUs*cpuPeriod)), uint64(cpuPeriod)
+		cpu.Quota, cpu.Period = &quota, &period
+	}
+	if l.Weight > 0 && c.UnifiedCgroups {
+		// runc's own conversion from shares does not keep ratios.
+		r.Unified = map[string]string{"cpu.weight": itoa(int64(l.Weight))}
+	} else if l.Weight > 0 {
+		shares := Shares(l.Weight)
+		cpu.Shares = &shares
+	}
+	if *cpu != (specs.LinuxCPU{}) {
+		r.CPU = cpu
+	}
+	if l.Memory > 0 {
+		r.Memory = &specs.LinuxMemory{Limit: &l.Memory}
+		if l.Swap != 0 {
+			both := l.Memory + max(l.Swap, 0) // the specification counts memory and swap together
+			r.Memory.Swap = &both
+		}
+	}
+	if l.Pids > 0 {
+		r.Pids = &specs.LinuxPids{Limit: l.Pids}
+	}
+	return r
+}
+
+// Shares converts a weight of the v2 scale to v1 cpu.shares.
+func Shares(weight int) uint64 {
+	return uint64(max(2, math.Round(float64(weight)*sharesPerWeight)))
+}
+
+func deviceRules() []specs.LinuxDeviceCgroup {
+	allow := func(kind string, major, minor int64) specs.LinuxDeviceCgroup {
+		return specs.LinuxDeviceCgroup{Allow: true, Type: kind, Major: &major, Minor: &minor, Access: "rwm"}
+	}
+	const any = -1
+	rules := []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}
+	for _, d := range [][2]int64{{1, 3}, {1, 5}, {1, 7}, {1, 8}, {1, 9}, {5, 0}, {5, 2}, {136, any}} {
+		rules = append(rules, allow("c", d[0], d[1]))
+	}
+	return rules
+}
+
+// quietCalls are the system calls that wait for the disk.
+var quietCalls = []string{"fsync", "fdatasync", "sync", "syncfs", "sync_file_range", "msync"}
+
+func seccomp(quietSync bool) *specs.LinuxSeccomp {
+	if !quietSync {
+		return nil
+	}
+	var success uint
+	return &specs.LinuxSeccomp{
+		DefaultAction: specs.ActAllow,
+		Architectures: []specs.Arch{specs.ArchX86_64, specs.ArchX86, specs.ArchX32, specs.ArchAARCH64, specs.ArchARM},
+		Syscalls:      []specs.LinuxSyscall{{Names: quietCalls, Action: specs.ActErrno, ErrnoRet: &success}},
+	}
+}
