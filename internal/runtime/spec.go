@@ -151,7 +151,7 @@ func resources(c Container) *specs.LinuxResources {
 		}
 	}
 	if l.Pids > 0 {
-		r.Pids = &specs.LinuxPids{Limit: l.Pids}
+		r.Pids = &specs.LinuxPids{Limit: &l.Pids}
 	}
 	return r
 }
