@@ -39,8 +39,11 @@ func (r *Root) Name() string { return r.dir.Name() }
 // mode, from which the umask is taken.
 func (r *Root) Open(name string, flags int, mode fs.FileMode) (*os.File, error) {
 	how := unix.OpenHow{
-		Flags:   uint64(flags) | unix.O_CLOEXEC | unix.O_NOCTTY,
+		Flags:   uint64(flags) | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	}
+	if flags&unix.O_PATH == 0 { // openat2 refuses flags that have no effect
+		how.Flags |= unix.O_NOCTTY
 	}
 	if flags&unix.O_CREAT != 0 {
 		how.Mode = uint64(mode.Perm())
@@ -180,4 +183,18 @@ func (r *Root) parent(name string) (*os.File, string, error) {
 	}
 	f, err := r.Open(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
 	return f, base, err
+}
+
+// Whiteout puts an overlay whiteout at name: a device 0:0 that hides the file
+// of that name in the layers below.
+func (r *Root) Whiteout(name string) error {
+	parent, base, err := r.parent(name)
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	if err := unix.Mknodat(int(parent.Fd()), base, unix.S_IFCHR, 0); err != nil {
+		return &fs.PathError{Op: "whiteout", Path: path.Join(r.Name(), name), Err: err}
+	}
+	return nil
 }

@@ -1,0 +1,308 @@
+package zone
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"zone/internal/host"
+	"zone/internal/storage"
+)
+
+// Mend finishes or takes back what interrupted commands left behind, and
+// clears away zones that ended by themselves. It says what it did through
+// Note. Zones that somebody else is working on are left to them.
+func (s *Service) Mend(ctx context.Context) error {
+	var errs []error
+	for _, p := range s.abandonedEntries() {
+		e, ok := peek(p)
+		if !ok {
+			continue
+		}
+		l, err := s.lockOnly(ctx, "mend", 0, e.Zones...)
+		if err != nil {
+			continue // whoever holds it mends it
+		}
+		errs = append(errs, s.mendOwned(ctx, p, nil))
+		l.unlock()
+	}
+	for _, name := range s.ended() {
+		l, err := s.lockOnly(ctx, "mend", 0, name)
+		if err != nil {
+			continue
+		}
+		errs = append(errs, s.clearEnded(ctx, name))
+		l.unlock()
+	}
+	return errors.Join(errs...)
+}
+
+func peek(path string) (Entry, bool) {
+	j := abandoned(path, 0)
+	if j == nil {
+		return Entry{}, false
+	}
+	defer j.lock.Unlock()
+	return j.Entry, true
+}
+
+// mendOwned mends the abandoned entry at p. The caller holds the locks of its
+// zones; names, if given, are the zones whose entries are wanted.
+func (s *Service) mendOwned(ctx context.Context, p string, names []string) error {
+	j := abandoned(p, time.Second)
+	if j == nil {
+		return nil
+	}
+	if names != nil && !overlap(names, j.Zones) {
+		j.lock.Unlock()
+		return nil
+	}
+	done, err := s.mendEntry(ctx, j)
+	if err != nil {
+		j.lock.Unlock()
+		return fmt.Errorf("mend the interrupted %s of %s: %w", j.Op, some(j.Zones), err)
+	}
+	s.Note("`zone %s` of %s (process %d, %s) was cut off at step %q: %s",
+		j.Op, some(j.Zones), j.PID, j.Started.Format("2006-01-02 15:04:05"), j.Step, done)
+	j.end()
+	return nil
+}
+
+func overlap(a, b []string) bool {
+	return slices.ContainsFunc(a, func(n string) bool { return slices.Contains(b, n) })
+}
+
+// some names zones, but not fifty of them.
+func some(zones []string) string {
+	if len(zones) > 3 {
+		return fmt.Sprintf("%s and %d more", zones[0], len(zones)-1)
+	}
+	return strings.Join(zones, ", ")
+}
+
+// mendEntry leaves every zone of the entry in a state that users know, and
+// returns what it did. It may be cut off and repeated.
+func (s *Service) mendEntry(ctx context.Context, j *journal) (string, error) {
+	switch j.Op {
+	case opCreate, opClone:
+		return s.mendNew(ctx, j)
+	case opBoot, opMount:
+		return "stopped what had started; the zone is installed", s.teardown(ctx, j.Zones[0])
+	case opHalt:
+		return "finished it; the zone is installed", s.teardown(ctx, j.Zones[0])
+	case opRollback:
+		return s.mendRollback(ctx, j)
+	case opDelete:
+		return s.mendDelete(ctx, j)
+	}
+	return "", fmt.Errorf("unknown operation %q in the journal", j.Op)
+}
+
+func (s *Service) mendNew(ctx context.Context, j *journal) (string, error) {
+	pool, err := s.Pools.Open(ctx, j.Pool)
+	if err != nil {
+		return "", err
+	}
+	if err := s.removeTree(ctx, pool, path.Join("tmp", j.ID)); err != nil {
+		return "", err
+	}
+	if err := s.dropUnusedLayers(ctx, pool); err != nil {
+		return "", err
+	}
+	var made, missing []string
+	for _, n := range j.Zones {
+		if _, err := os.Stat(pool.Path(path.Join("zones", n))); err == nil {
+			made = append(made, n)
+		} else {
+			missing = append(missing, n)
+		}
+	}
+	switch {
+	case len(made) == 0:
+		return "removed the unfinished copy; nothing was created", nil
+	case len(missing) == 0:
+		return "all of it was complete", nil
+	}
+	return fmt.Sprintf("%s complete; %s not created", some(made), some(missing)), nil
+}
+
+func (s *Service) mendRollback(ctx context.Context, j *journal) (string, error) {
+	pool, err := s.Pools.Open(ctx, j.Pool)
+	if err != nil {
+		return "", err
+	}
+	at := Place{pool, j.Zones[0]}
+	r, err := readRecord(at.activePath(""))
+	if err == nil && r.Rewritten == j.ID {
+		return "finished it", s.keepReplaced(ctx, at, j.ID, j.Detail)
+	}
+	return "took it back; the zone is as before", s.removeTree(ctx, pool, path.Join("tmp", j.ID))
+}
+
+func (s *Service) mendDelete(ctx context.Context, j *journal) (string, error) {
+	pool, err := s.Pools.Open(ctx, j.Pool)
+	if err != nil {
+		return "", err
+	}
+	if err := s.teardown(ctx, j.Zones[0]); err != nil {
+		return "", err
+	}
+	trash := path.Join("trash", j.ID)
+	if _, err := os.Stat(pool.Path(trash)); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat((Place{pool, j.Zones[0]}).dir()); err == nil {
+			return "nothing was deleted; the zone is halted", nil
+		}
+	}
+	return "finished it", s.finishDelete(ctx, pool, trash, j.Zones[0])
+}
+
+// removeTree deletes a directory of the pool with the datasets in it. One that
+// is gone is success.
+func (s *Service) removeTree(ctx context.Context, pool storage.Pool, dir string) error {
+	root := pool.Path(dir)
+	entries, err := os.ReadDir(root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		sub := path.Join(dir, e.Name())
+		if isDataset(filepath.Join(root, e.Name())) {
+			err = pool.Delete(ctx, sub)
+		} else if e.IsDir() {
+			err = s.removeTree(ctx, pool, sub)
+		} else {
+			err = os.Remove(filepath.Join(root, e.Name()))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := os.Remove(root); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// isDataset tells a dataset of ours from a plain directory that holds some.
+func isDataset(dir string) bool {
+	base := filepath.Base(dir)
+	return base == "active" || strings.HasPrefix(base, "@") || strings.HasPrefix(base, "layer-")
+}
+
+// ended lists zones whose first process is gone although nobody halted them.
+func (s *Service) ended() []string {
+	entries, err := os.ReadDir(filepath.Join(s.Run, "zones"))
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, e := range entries {
+		if r, err := s.readRunning(e.Name()); err == nil && !r.alive() {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}
+
+func (s *Service) clearEnded(ctx context.Context, name string) error {
+	r, err := s.readRunning(name)
+	if err != nil || r.alive() {
+		return nil
+	}
+	if err := s.teardown(ctx, name); err != nil {
+		return err
+	}
+	if r.Mode == modeBoot {
+		s.Note("zone %s had ended by itself; it is installed", name)
+	}
+	return nil
+}
+
+// layersInUse names every layer that a zone or one of its snapshots stands on.
+// A record that cannot be read is an error: its layers are not known, so none
+// may be taken for unused.
+func (s *Service) layersInUse(pool storage.Pool) (map[string]bool, error) {
+	used := map[string]bool{}
+	err := eachRecord(pool, func(r Record) {
+		for _, l := range r.Layers {
+			used[l] = true
+		}
+	})
+	return used, err
+}
+
+// eachRecord calls f for the record of every zone and every snapshot of a
+// pool.
+func eachRecord(pool storage.Pool, f func(Record)) error {
+	zones, err := os.ReadDir(pool.Path("zones"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, z := range zones {
+		dir := pool.Path(path.Join("zones", z.Name()))
+		datasets, err := os.ReadDir(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // deleted this moment
+		}
+		if err != nil {
+			return err
+		}
+		for _, d := range datasets {
+			r, err := readRecord(filepath.Join(dir, d.Name()))
+			if err != nil {
+				if _, gone := os.Stat(filepath.Join(dir, d.Name())); errors.Is(gone, fs.ErrNotExist) {
+					continue
+				}
+				return err
+			}
+			f(r)
+		}
+	}
+	return nil
+}
+
+// dropUnusedLayers deletes layers that nothing stands on any more. The lock of
+// the layers keeps a clone from choosing one meanwhile.
+func (s *Service) dropUnusedLayers(ctx context.Context, pool storage.Pool) error {
+	l, err := host.WaitLock(ctx, s.poolLock(pool, "layers"), lockPatience)
+	if err != nil {
+		return err
+	}
+	defer l.Unlock()
+	layers, err := os.ReadDir(pool.Path("layers"))
+	if errors.Is(err, fs.ErrNotExist) || len(layers) == 0 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	used, err := s.layersInUse(pool)
+	if err != nil {
+		return err
+	}
+	for _, e := range layers {
+		if !used[e.Name()] {
+			if err := pool.Delete(ctx, path.Join("layers", e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Service) poolLock(pool storage.Pool, what string) string {
+	return filepath.Join(s.Run, "locks", "pools", pool.Info().Name+"."+what)
+}
