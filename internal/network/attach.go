@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -21,6 +22,9 @@ import (
 const (
 	insideName     = "eth0"
 	hostLinkPrefix = "zv"
+
+	// upWait is far above the second that the kernel may take at worst.
+	upWait = 10 * time.Second
 )
 
 // Endpoint is one zone's connection.
@@ -87,8 +91,38 @@ func (n *Network) attach(ctx context.Context, e Endpoint, pid int) error {
 		return err
 	}
 	// From here on the port keeps the bridge in use, no lock is needed.
-	if err := n.configure(ns, e); err != nil {
+	err = n.configure(ctx, ns, e)
+	if err == nil {
+		err = waitUp(ctx, h, e.HostLink, n.Name)
+	}
+	if err != nil {
 		return errors.Join(err, deleteLink(h, port))
+	}
+	return nil
+}
+
+// waitUp waits until the links carry packets. The kernel turns a link on some
+// time after its other end is set up; what a program sends before is lost, and
+// it would try again only after a second.
+func waitUp(ctx context.Context, h *netlink.Handle, names ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, upWait)
+	defer cancel()
+	pause := 100 * time.Microsecond
+	for len(names) > 0 {
+		link, err := h.LinkByName(names[0])
+		if err != nil {
+			return fmt.Errorf("look up link %s: %w", names[0], err)
+		}
+		if link.Attrs().OperState == netlink.OperUp {
+			names = names[1:]
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for link %s to come up: %w", names[0], ctx.Err())
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, 5*time.Millisecond)
 	}
 	return nil
 }
@@ -152,7 +186,7 @@ func (n *Network) plug(ctx context.Context, h *netlink.Handle, e Endpoint, ns ne
 }
 
 // configure sets up the links inside the namespace.
-func (n *Network) configure(ns netns.NsHandle, e Endpoint) error {
+func (n *Network) configure(ctx context.Context, ns netns.NsHandle, e Endpoint) error {
 	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("enter network namespace: %w", err)
@@ -180,7 +214,7 @@ func (n *Network) configure(ns netns.NsHandle, e Endpoint) error {
 	if err := h.RouteAdd(route); err != nil {
 		return fmt.Errorf("add default route: %w", err)
 	}
-	return nil
+	return waitUp(ctx, h, insideName)
 }
 
 // Detach deletes a zone's link, both ends. One that is gone is success.

@@ -1,9 +1,11 @@
 package network
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"zone/internal/errdefs"
+	"zone/internal/host"
 )
 
 func addrs(s ...string) []netip.Addr {
@@ -77,8 +80,8 @@ func TestAllocateFillsSubnet(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	const a, b = "0190c3a0-0000-7000-8000-000000000001", "0190c3a0-0000-7000-8000-000000000002"
-	if MAC(a).String() != MAC(a).String() || MAC(a).String() == MAC(b).String() {
-		t.Errorf("MAC addresses %s and %s do not tell zones apart", MAC(a), MAC(b))
+	if got := MAC(a).String(); got != "2a:25:39:76:10:f7" || got == MAC(b).String() {
+		t.Errorf("MAC addresses %s and %s", got, MAC(b))
 	}
 	for _, id := range []string{a, b, "", "x"} {
 		if m := MAC(id); len(m) != 6 || m[0]&1 != 0 || m[0]&2 == 0 {
@@ -142,6 +145,22 @@ func TestRules(t *testing.T) {
 	got := Rules("zone0", netip.MustParsePrefix("10.213.0.0/20"))
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("rules differ (-want +got):\n%s", diff)
+	}
+}
+
+type runnerFunc func(host.Cmd) (host.Result, error)
+
+func (f runnerFunc) Run(_ context.Context, c host.Cmd) (host.Result, error) { return f(c) }
+
+func TestNftMissing(t *testing.T) {
+	n := &Network{Runner: runnerFunc(func(c host.Cmd) (host.Result, error) {
+		return host.Result{}, &host.CommandError{
+			Argv: []string{c.Name}, ExitCode: -1, Err: &exec.Error{Name: c.Name, Err: exec.ErrNotFound},
+		}
+	})}
+	err := n.nft(context.Background(), "")
+	if !errdefs.Is(err, errdefs.NotSupported) || errdefs.HintOf(err) == "" {
+		t.Errorf("got %v; want kind not supported, with a hint", err)
 	}
 }
 
