@@ -27,7 +27,14 @@ type Group struct {
 func (g Group) Path() string { return g.path }
 
 // Exists reports whether the group is there in any hierarchy.
-func (g Group) Exists() bool { return len(g.dirs()) > 0 }
+func (g Group) Exists() bool {
+	for _, m := range g.tree.mounts {
+		if isDir(m + g.path) {
+			return true
+		}
+	}
+	return false
+}
 
 // ID tells one life of the group from the next: it is 0 when there is none and
 // changes when the group is removed and made again.
@@ -44,12 +51,18 @@ func (g Group) ID() uint64 {
 func (g Group) dirs() []string {
 	var dirs []string
 	for _, m := range g.tree.mounts {
-		dir := filepath.Join(m, g.path)
-		if st, err := os.Stat(dir); err == nil && st.IsDir() {
+		if dir := filepath.Join(m, g.path); isDir(dir) {
 			dirs = append(dirs, dir)
 		}
 	}
 	return dirs
+}
+
+// isDir is os.Stat without its cost in memory: it is asked for every zone in
+// every reading.
+func isDir(path string) bool {
+	var st unix.Stat_t
+	return unix.Stat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR
 }
 
 // unified returns the group's directory in cgroup2, or "" when there is none.
@@ -58,7 +71,7 @@ func (g Group) unified() string {
 		return ""
 	}
 	dir := filepath.Join(g.tree.unified, g.path)
-	if _, err := os.Stat(dir); err != nil {
+	if !isDir(dir) {
 		return ""
 	}
 	return dir

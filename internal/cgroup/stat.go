@@ -127,13 +127,9 @@ func (s *Stat) addMemoryStat(b []byte, v1 bool) {
 }
 
 func (s *Stat) readPressure(r *reader, dir string) {
-	for name, v := range map[string]*time.Duration{
-		"cpu.pressure": &s.CPUPressure, "memory.pressure": &s.MemoryPressure, "io.pressure": &s.IOPressure,
-	} {
-		if n, ok := parsePressure(r.read(dir, name)); ok {
-			*v = micros(n)
-		}
-	}
+	s.CPUPressure = r.pressure(dir, "cpu.pressure")
+	s.MemoryPressure = r.pressure(dir, "memory.pressure")
+	s.IOPressure = r.pressure(dir, "io.pressure")
 }
 
 func micros(n uint64) time.Duration { return time.Duration(n) * time.Microsecond }
@@ -168,6 +164,14 @@ func (r *reader) int64(dir, name string) int64 {
 		return 0
 	}
 	return max(0, n)
+}
+
+func (r *reader) pressure(dir, name string) time.Duration {
+	n, ok := parsePressure(r.read(dir, name))
+	if !ok {
+		return -1
+	}
+	return micros(n)
 }
 
 func readInto(buf []byte, file string) ([]byte, error) {
