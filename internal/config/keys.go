@@ -1,0 +1,144 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Key describes one key of a zone's definition.
+type Key struct {
+	Name     string `json:"name"` // "capped-cpu.ncpus"; "attr.NAME" stands for any name
+	Type     string `json:"type"` // one of the Type constants
+	Default  string `json:"default"`
+	Allowed  string `json:"allowed"`
+	Doc      string `json:"doc"`
+	Live     bool   `json:"live"`      // the kernel can change it on a running zone
+	NextBoot bool   `json:"next_boot"` // read when the zone boots; a change waits for that or for being applied
+	Fixed    bool   `json:"fixed"`     // chosen when the zone is created and kept
+
+	aliases []string
+	get     func(*Zone) (string, bool)
+	set     func(*Zone, string) string // why the value is refused, or ""
+	clear   func(*Zone)
+}
+
+// The types of keys.
+const (
+	TypeBool     = "bool"
+	TypeInt      = "integer"
+	TypeNumber   = "number"
+	TypeSize     = "size"
+	TypeDuration = "duration"
+	TypeChoice   = "choice"
+	TypeString   = "string"
+)
+
+// attrPrefix starts the keys whose second half the user chooses.
+const attrPrefix = "attr."
+
+// Limits that are not the kernel's to say.
+const (
+	minMemory = Size(4 << 20) // below this not even a small init starts
+	maxCPUs   = 8192          // more than any kernel is built for
+	maxLWPs   = 1 << 22       // the kernel's own limit of thread ids
+)
+
+// Keys returns every key in the order in which it is shown and rendered.
+// A new key is one entry here and one field of Zone.
+func Keys() []Key {
+	keys := globalKeys()
+	keys = append(keys, resourceKeys()...)
+	return append(keys, attrKey("NAME"))
+}
+
+func globalKeys() []Key {
+	return []Key{
+		choiceKey(Key{
+			Name: "root", Default: RootSparse, Fixed: true, NextBoot: true,
+			Doc: "Whether the root shares an image and keeps only changes (sparse) or is a copy of its own (whole).",
+		}, func(z *Zone) *string { return &z.Root }, RootSparse, RootWhole),
+		boolKey(Key{
+			Name: "autoboot", Default: "false",
+			Doc: "Boot the zone when the host starts.",
+		}, func(z *Zone) *bool { return &z.Autoboot }),
+		textKey(Key{
+			Name: "hostname", Default: "the zone's name", Allowed: "a host name of at most 64 characters", NextBoot: true,
+			Doc: "The name the zone gives itself.",
+		}, func(z *Zone) *string { return &z.Hostname }, validHostname),
+		textKey(Key{
+			Name: "description", Allowed: textAllowed,
+			Doc: "Free text about the zone.",
+		}, func(z *Zone) *string { return &z.Description }, validText),
+		intKey(Key{
+			Name: "cpu-shares", Default: fmt.Sprint(DefaultCPUShares), Live: true, NextBoot: true,
+			Doc: "Weight of the zone against its neighbours when CPUs are scarce.",
+		}, func(z *Zone) *int { return &z.CPUShares }, 1, 10000),
+		intKey(Key{
+			Name: "max-lwps", Live: true, NextBoot: true,
+			Doc: "Most threads the zone may have at once, counted over all its processes.",
+		}, func(z *Zone) *int { return &z.MaxLWPs }, 1, maxLWPs),
+		durationKey(Key{
+			Name: "shutdown-timeout", Default: defaultShutdownTimeout.String(),
+			Doc: "How long the zone's own shutdown may take before the zone is halted.",
+		}, func(z *Zone) *Duration { return &z.ShutdownTimeout }, Duration(time.Second), Duration(24*time.Hour)),
+	}
+}
+
+func resourceKeys() []Key {
+	return []Key{
+		numberKey(Key{
+			Name: "capped-cpu.ncpus", aliases: []string{"capped-cpu"}, Live: true, NextBoot: true,
+			Doc: "CPU time the zone may use, in CPUs; 0.5 is half of one.",
+		}, func(z *Zone) *float64 { return &z.CappedCPU.NCPUs }, 0.01, maxCPUs),
+		sizeKey(Key{
+			Name: "capped-memory.physical", aliases: []string{"capped-memory"}, Live: true, NextBoot: true,
+			Doc: "Memory the zone may use, its page cache included.",
+		}, func(z *Zone) *Size { return &z.CappedMemory.Physical }, minMemory),
+		swapKey(),
+		choiceKey(Key{
+			Name: "net.ip-type", aliases: []string{"ip-type"}, Default: IPExclusive, NextBoot: true,
+			Doc: "Whether the zone has a network stack with its own address (exclusive) or only a loopback (none).",
+		}, func(z *Zone) *string { return &z.Net.IPType }, IPExclusive, IPNone),
+	}
+}
+
+// lookup finds a key by its name or one of its short forms.
+func lookup(name string) (Key, bool) {
+	if attr, ok := strings.CutPrefix(name, attrPrefix); ok {
+		return attrKey(attr), true
+	}
+	for _, k := range Keys() {
+		if k.Name == name {
+			return k, true
+		}
+		for _, a := range k.aliases {
+			if a == name {
+				return k, true
+			}
+		}
+	}
+	return Key{}, false
+}
+
+// unknown says that there is no such key, and which was probably meant.
+func unknown(name string) string {
+	var names []string
+	for _, k := range Keys() {
+		names = append(names, k.Name)
+	}
+	near := Nearest(name, names)
+	if near == "" { // "ncpus" and "phsical" come near the last part only
+		var parts []string
+		byPart := map[string]string{}
+		for _, n := range names {
+			part := n[strings.LastIndexByte(n, '.')+1:]
+			parts, byPart[part] = append(parts, part), n
+		}
+		near = byPart[Nearest(name[strings.LastIndexByte(name, '.')+1:], parts)]
+	}
+	if near != "" {
+		return fmt.Sprintf("unknown key; did you mean %s?", near)
+	}
+	return "unknown key; known keys: " + strings.Join(names, ", ")
+}
