@@ -319,3 +319,11 @@ func writeFile(file, value string) error {
 	_, err = f.WriteString(value)
 	return errors.Join(err, f.Close())
 }
+
+// RemoveEmpty removes the group's directories that hold neither processes nor
+// groups, and leaves the others as they are.
+func (g Group) RemoveEmpty() {
+	for _, dir := range g.dirs() {
+		_ = unix.Rmdir(dir)
+	}
+}

@@ -87,3 +87,8 @@ func RenameNew(from, to string) error {
 	}
 	return nil
 }
+
+// NoSpace reports whether err says that a file system or a quota is full.
+func NoSpace(err error) bool {
+	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
+}

@@ -77,8 +77,15 @@ func WithThrowawayMounts(f func() error) error {
 func onOwnThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the runtime ends the thread
-		done <- f()
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			// The first thread cannot be ended, and /proc/self shows its
+			// namespaces: keep it busy while another thread does the work.
+			done <- onOwnThread(f)
+			runtime.UnlockOSThread()
+			return
+		}
+		done <- f() // still locked: the runtime ends the thread
 	}()
 	return <-done
 }

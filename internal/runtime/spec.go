@@ -21,6 +21,8 @@ type Container struct {
 	// QuietSync answers fsync and its like with success without doing
 	// anything: for roots that are thrown away when the host goes down.
 	QuietSync bool
+	// OwnCgroups lets the first process, systemd, write below its own cgroup.
+	OwnCgroups bool
 	// UnifiedCgroups is true where cgroup v2 holds the controllers.
 	UnifiedCgroups bool
 }
@@ -56,7 +58,7 @@ func Spec(c Container) *specs.Spec {
 			Args: c.Args, Env: c.Env, Cwd: "/",
 			Capabilities: capabilities(),
 		},
-		Mounts: mounts(c.Mounts),
+		Mounts: mounts(c.Mounts, c.OwnCgroups),
 		Linux: &specs.Linux{
 			CgroupsPath: c.CgroupPath,
 			Namespaces: []specs.LinuxNamespace{
@@ -94,7 +96,11 @@ var maskedPaths = []string{
 
 var readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 
-func mounts(binds []Bind) []specs.Mount {
+func mounts(binds []Bind, ownCgroups bool) []specs.Mount {
+	cgroups := "ro"
+	if ownCgroups {
+		cgroups = "rw"
+	}
 	m := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "nodev", "noexec"}},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
@@ -107,7 +113,7 @@ func mounts(binds []Bind) []specs.Mount {
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
 		{
 			Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup",
-			Options: []string{"nosuid", "noexec", "nodev", "relatime", "ro"},
+			Options: []string{"nosuid", "noexec", "nodev", "relatime", cgroups},
 		},
 		{Destination: "/run", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "mode=755"}},
 		{Destination: "/run/lock", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "noexec", "mode=1777", "size=5120k"}},

@@ -47,7 +47,7 @@ func (s *Service) Create(ctx context.Context, c CreateSpec) error {
 	}
 	return s.make(ctx, opCreate, pool, []string{c.Name}, func(ctx context.Context, b birth) error {
 		r := b.record
-		r.Image, r.Root = fmt.Sprintf("%s@%d", img.Name, img.Version), c.Config.RootKind()
+		r.Image, r.Root = img.Ref(), c.Config.WithDefaults(c.Name).Root
 		from := path.Join("images", r.Image)
 		return s.build(ctx, pool, b.dataset, from, r, c.Config)
 	})

@@ -47,15 +47,15 @@ const (
 // running is the run-time record of a zone, in $ZONE_RUN: where its processes
 // are to be looked for. Whether they are there, the kernel says.
 type running struct {
-	Schema    int        `json:"schema"`
-	Mode      mode       `json:"mode"`
-	Pool      string     `json:"pool"`
-	PID       int        `json:"pid"`
-	StartTick uint64     `json:"start_tick"` // tells a process from a later one with its number
-	HostLink  string     `json:"host_link"`
-	Address   netip.Addr `json:"address"`
-	InitKind  initKind   `json:"init_kind"`
-	Booted    time.Time  `json:"booted"`
+	Schema    int         `json:"schema"`
+	Mode      mode        `json:"mode"`
+	Pool      string      `json:"pool"`
+	PID       int         `json:"pid"`
+	StartTick uint64      `json:"start_tick"` // tells a process from a later one with its number
+	HostLink  string      `json:"host_link"`
+	Address   netip.Addr  `json:"address"`
+	InitKind  initKind    `json:"init_kind"`
+	Booted    time.Time   `json:"booted"`
 	Limits    config.Zone `json:"limits"` // the configuration it was booted with
 }
 

@@ -18,7 +18,7 @@ const writtenHeader = "# written by zone"
 // what its source was known by: ssh host keys, the seed of random numbers,
 // leases.
 func resetIdentity(w *writable, r Record, z config.Zone) error {
-	name := z.HostnameOr(r.Name)
+	name := z.WithDefaults(r.Name).Hostname
 	id := strings.ReplaceAll(r.UUID, "-", "") + "\n"
 	err := errors.Join(
 		w.writeFile("/etc/machine-id", []byte(id), 0o444),

@@ -32,11 +32,16 @@ func lowerDirs(pool storage.Pool, r Record) []string {
 // inside host.WithThrowawayMounts only, so the mount lives as long as the
 // zone's processes.
 func mountRoot(at Place, r Record, target string) error {
+	return mountRootOf(at.Pool, at.activePath(""), r, target)
+}
+
+// mountRootOf mounts the root kept in the dataset at dir.
+func mountRootOf(pool storage.Pool, dir string, r Record, target string) error {
 	if err := os.MkdirAll(target, 0o700); err != nil {
 		return err
 	}
 	if r.Root == Whole {
-		if err := unix.Mount(at.activePath("root"), target, "", unix.MS_BIND, ""); err != nil {
+		if err := unix.Mount(filepath.Join(dir, "root"), target, "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("mount root: %w", err)
 		}
 		err := unix.Mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_NODEV|unix.MS_NOATIME, "")
@@ -45,14 +50,14 @@ func mountRoot(at Place, r Record, target string) error {
 		}
 		return nil
 	}
-	lowers := lowerDirs(at.Pool, r)
+	lowers := lowerDirs(pool, r)
 	for _, d := range lowers {
 		if _, err := os.Stat(d); err != nil {
 			return errdefs.New(errdefs.Failed, "mount root", "a layer of it is missing: %s", d)
 		}
 	}
 	options := "lowerdir=" + strings.Join(lowers, ":") +
-		",upperdir=" + at.activePath("upper") + ",workdir=" + at.activePath("work")
+		",upperdir=" + filepath.Join(dir, "upper") + ",workdir=" + filepath.Join(dir, "work")
 	if err := unix.Mount("zone", target, "overlay", unix.MS_NODEV|unix.MS_NOATIME, options); err != nil {
 		return fmt.Errorf("mount root (overlay): %w", err)
 	}

@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/netip"
 	"os"
 	"path"
@@ -26,6 +25,7 @@ import (
 	"zone/internal/errdefs"
 	"zone/internal/host"
 	"zone/internal/image"
+	"zone/internal/network"
 	"zone/internal/runtime"
 	"zone/internal/storage"
 )
@@ -40,17 +40,9 @@ const DefaultPool = "tank"
 // Network is what the life of a zone needs of the network.
 type Network interface {
 	Allocate(used []netip.Addr) (netip.Addr, error)
-	Attach(ctx context.Context, link Link, pid int) error
+	Attach(ctx context.Context, e network.Endpoint, pid int) error
 	Detach(ctx context.Context, hostLink string) error
 	ReleaseUnused(ctx context.Context) error
-}
-
-// Link is the network end of one zone.
-type Link struct {
-	Zone     string
-	HostLink string // name of the end on the host's bridge
-	MAC      net.HardwareAddr
-	Addr     netip.Addr
 }
 
 // Engine is the OCI runtime.

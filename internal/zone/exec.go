@@ -1,0 +1,120 @@
+package zone
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"zone/internal/errdefs"
+	"zone/internal/host"
+	"zone/internal/runtime"
+	"zone/internal/stat"
+)
+
+// Command is something to run inside a zone.
+type Command struct {
+	Args           []string
+	Env            []string
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Timeout        time.Duration
+}
+
+// ExecArgv returns the command line that runs a command in a running or
+// mounted zone, inside its limits, and ends with the command's own status.
+func (s *Service) ExecArgv(name string, o runtime.ExecOptions) ([]string, error) {
+	if _, err := s.need("exec in", name, modeBoot, modeScratch); err != nil {
+		return nil, err
+	}
+	return s.Engine.ExecArgv(name, o), nil
+}
+
+// Exec runs a command in a running or mounted zone, inside its limits, and
+// waits for it. A status other than 0 is in the result and is no error.
+func (s *Service) Exec(ctx context.Context, name string, c Command) (host.Result, error) {
+	argv, err := s.ExecArgv(name, runtime.ExecOptions{Args: c.Args, Env: c.Env})
+	if err != nil {
+		return host.Result{}, err
+	}
+	res, err := s.Runner.Run(ctx, host.Cmd{
+		Name: argv[0], Args: argv[1:], Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr, Timeout: c.Timeout,
+	})
+	if err != nil && res.ExitCode > 0 && ctx.Err() == nil {
+		return res, nil
+	}
+	return res, err
+}
+
+// LoginShell returns the shell of the user in the zone's /etc/passwd.
+func (s *Service) LoginShell(name, user string) (shell, home string, err error) {
+	root, err := s.Root(name)
+	if err != nil {
+		return "", "", err
+	}
+	defer root.Close()
+	data, err := root.ReadFile("/etc/passwd")
+	if err != nil {
+		return "", "", err
+	}
+	for line := range strings.Lines(string(data)) {
+		f := strings.Split(strings.TrimSpace(line), ":")
+		if len(f) == 7 && f[0] == user {
+			if f[6] == "" {
+				f[6] = "/bin/sh"
+			}
+			return f[6], f[5], nil
+		}
+	}
+	return "", "", errdefs.New(errdefs.NotFound, "login "+name, "no user %s in the zone", user)
+}
+
+// Root opens the files of a running or mounted zone, as its processes see
+// them.
+func (s *Service) Root(name string) (*host.Root, error) {
+	run, err := s.need("open the root of", name, modeBoot, modeScratch)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := run.open()
+	if err != nil {
+		return nil, err
+	}
+	defer closeFd(fd)
+	root, err := host.OpenRoot(procRoot(run.PID))
+	if err != nil {
+		return nil, err
+	}
+	if !run.alive() { // the number could have been another process's by now
+		_ = root.Close()
+		return nil, errdefs.New(errdefs.WrongState, "open the root of "+name, "the zone has just ended")
+	}
+	return root, nil
+}
+
+// StatSources lists the running zones as `zone stat` wants them.
+func (s *Service) StatSources(ctx context.Context) ([]stat.Source, error) {
+	places, err := s.Places(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var list []stat.Source
+	for _, at := range places {
+		run, err := s.readRunning(at.Name)
+		if err != nil || !run.alive() {
+			continue
+		}
+		l := limitsOf(run.Limits)
+		list = append(list, stat.Source{Name: at.Name, Group: s.group(at.Name), Caps: stat.Caps{
+			CPU: l.CPUs, Shares: l.Weight, Memory: l.Memory, Swap: max(l.Swap, 0), Pids: l.Pids,
+		}})
+	}
+	return list, nil
+}
+
+func procRoot(pid int) string { return fmt.Sprintf("/proc/%d/root", pid) }
+
+func closeFd(fd int) { _ = unix.Close(fd) }
