@@ -31,7 +31,11 @@ type Pool interface {
 	// Delete removes a dataset, read-only or not. One that is gone already is
 	// success.
 	Delete(ctx context.Context, dataset string) error
-	// Used returns the bytes that only this dataset holds.
+	// Rename moves a dataset, read-only or not, to a name that is free; one
+	// that is taken is fs.ErrExist.
+	Rename(ctx context.Context, from, to string) error
+	// Used returns the bytes written to this dataset and still held by it, as
+	// of the last Sync. A pool that cannot tell is errdefs.NotSupported.
 	Used(ctx context.Context, dataset string) (int64, error)
 	// Space returns the pool's size and what is free, in bytes.
 	Space(ctx context.Context) (Space, error)
@@ -44,14 +48,26 @@ type Space struct {
 	Size, Used, Free int64
 }
 
+// The states of a pool.
+const (
+	Ready       = "ready"
+	Creating    = "creating"    // being made, or its making was interrupted
+	Destroying  = "destroying"  // being removed, or its removal was interrupted
+	Unavailable = "unavailable" // its file, device or directory cannot be used
+)
+
 // Info describes a pool.
 type Info struct {
 	Name        string    `json:"name"`
+	State       string    `json:"state"`
+	Problem     string    `json:"problem,omitempty"` // why it is not ready, and what helps
 	UUID        string    `json:"uuid"`
 	Backend     string    `json:"backend"`           // btrfs or dir
 	Path        string    `json:"path"`              // its root, inside the private mount namespace
 	File        string    `json:"file,omitempty"`    // the sparse file behind it
 	Devices     []string  `json:"devices,omitempty"` // the block devices behind it
+	Mirror      bool      `json:"mirror"`            // everything is on two devices
+	DirectIO    bool      `json:"direct_io"`         // the file behind it is not cached a second time
 	Compression string    `json:"compression"`       // off, zstd or gzip
 	Created     time.Time `json:"created"`
 	Can         Abilities `json:"can"`
@@ -62,5 +78,6 @@ type Abilities struct {
 	Clone     bool `json:"clone"`     // snapshots share blocks and take no time by size
 	Immutable bool `json:"immutable"` // read-only datasets are held so by the kernel
 	Checksums bool `json:"checksums"` // silent corruption is found on reading
+	Reflink   bool `json:"reflink"`   // a copy of a file can share its blocks
 	Quota     bool `json:"quota"`     // simple quotas: Used is exact and free of cost
 }
