@@ -1,9 +1,11 @@
 package config
 
 import (
+	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"zone/internal/errdefs"
 )
@@ -114,6 +116,32 @@ func Effective(z Zone, name, key string) string {
 	return k.Default
 }
 
+// EffectiveValue is Effective as data: bool, json.Number, Size (bytes in
+// JSON), Duration (seconds in JSON) or string, and nil where there is no value.
+func EffectiveValue(z Zone, name, key string) any {
+	k, ok := lookup(key)
+	text := Effective(z, name, key)
+	if !ok || text == "" && k.Type != TypeString {
+		return nil
+	}
+	switch k.Type {
+	case TypeBool:
+		return text == "true"
+	case TypeInt, TypeNumber:
+		return json.Number(text)
+	case TypeSize:
+		v, _ := parseSize(text)
+		return v
+	case TypeDuration:
+		v, _ := time.ParseDuration(text)
+		return Duration(v)
+	}
+	if _, set := Get(z.WithDefaults(name), key); !set {
+		return nil
+	}
+	return text
+}
+
 // Change is one key that differs between two definitions. Old and New are
 // empty when the key is not set there.
 type Change struct {
@@ -134,6 +162,9 @@ func Diff(from, to Zone) []Change {
 	}
 	return changes
 }
+
+// AllKeys returns Keys with "attr.NAME" replaced by the attributes z has.
+func AllKeys(z Zone) []Key { return zoneKeys(z) }
 
 // zoneKeys returns Keys with "attr.NAME" replaced by the attributes that any
 // of the zones has, sorted.
