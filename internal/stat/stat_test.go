@@ -52,7 +52,9 @@ func TestRatesOverZonesThatComeAndGo(t *testing.T) {
 		want      []row
 	}{
 		{
-			"none", Sample{Host: machine(0, 10)}, Sample{Host: machine(2, 13)},
+			"none",
+			Sample{Host: machine(0, 10)},
+			Sample{Host: machine(2, 13)},
 			[]row{{"[total]", 1.5}, {"[system]", 1.5}},
 		},
 		{
