@@ -66,35 +66,3 @@ func quote(name string) string {
 	}
 	return `"` + clean + `"`
 }
-
-// nearest returns the known name that is most like name, or "" when none is
-// within two edits.
-func nearest(name string, known []string) string {
-	best, at := "", 3
-	for _, k := range known {
-		if d := distance(name, k); d < at {
-			best, at = k, d
-		}
-	}
-	return best
-}
-
-// distance is the number of single-byte edits from a to b.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			diagonal, row[j+1] = row[j+1], min(diagonal+cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
-}

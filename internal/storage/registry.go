@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"zone/internal/config"
 	"zone/internal/errdefs"
 	"zone/internal/host"
 )
@@ -171,7 +172,7 @@ func (r *Registry) notFound(what, name string) error {
 		return err
 	}
 	e := errdefs.New(errdefs.NotFound, what, "no such pool")
-	switch near := nearest(name, names); {
+	switch near := config.Nearest(name, names); {
 	case near != "":
 		e.Why += "; did you mean " + near + "?"
 	case len(names) > 0:
@@ -201,7 +202,7 @@ func (r *Registry) lock(ctx context.Context, what, name string) (*host.Lock, err
 	}
 	lock, err := host.WaitLock(ctx, r.lockPath(name), lockWait)
 	if errors.Is(err, host.ErrLocked) {
-		return nil, errdefs.New(errdefs.Busy, what, "another command holds the pool's lock since %s or longer", lockWait)
+		return nil, errdefs.New(errdefs.Busy, what, "another command still works on the pool after %s", lockWait)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)

@@ -37,6 +37,9 @@ type Pool interface {
 	// Used returns the bytes written to this dataset and still held by it, as
 	// of the last Sync. A pool that cannot tell is errdefs.NotSupported.
 	Used(ctx context.Context, dataset string) (int64, error)
+	// Created returns when the dataset was made: for a snapshot, when it was
+	// taken.
+	Created(ctx context.Context, dataset string) (time.Time, error)
 	// Space returns the pool's size and what is free, in bytes.
 	Space(ctx context.Context) (Space, error)
 	// Sync puts everything written so far on disk.

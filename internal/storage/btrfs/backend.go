@@ -25,6 +25,9 @@ type Backend struct {
 
 var _ storage.Backend = Backend{}
 
+// New returns the backend, which starts mkfs.btrfs through the runner.
+func New(runner host.Runner) Backend { return Backend{Runner: runner} }
+
 // Make makes the file system and mounts it.
 func (b Backend) Make(ctx context.Context, rec storage.Record, at string) (storage.Pool, error) {
 	if rec.File != "" {

@@ -16,6 +16,7 @@ import (
 
 	"zone/internal/errdefs"
 	"zone/internal/host"
+	"zone/internal/host/hosttest"
 	"zone/internal/storage"
 	"zone/internal/storage/btrfs"
 	"zone/internal/storage/dir"
@@ -26,11 +27,9 @@ const mib = 1 << 20
 
 // newRegistry returns a registry in the test's directory. Whatever is mounted
 // below it is unmounted at the end.
-func newRegistry(t *testing.T) *storage.Registry {
+func newRegistry(t testing.TB) *storage.Registry {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	hosttest.Require(t, hosttest.Root, hosttest.Btrfs, hosttest.Loop)
 	home := t.TempDir()
 	r := &storage.Registry{Home: filepath.Join(home, "home"), Run: filepath.Join(home, "run"), Runner: host.Exec{}}
 	r.Backends = map[string]storage.Backend{"btrfs": btrfs.Backend{Runner: r.Runner}, "dir": dir.Backend{}}
@@ -47,7 +46,7 @@ func newRegistry(t *testing.T) *storage.Registry {
 }
 
 // waitNoLoop fails the test when a loop device on a file below dir stays.
-func waitNoLoop(t *testing.T, dir string) {
+func waitNoLoop(t testing.TB, dir string) {
 	t.Helper()
 	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		left := loops(dir)

@@ -11,12 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"zone/internal/errdefs"
+	"zone/internal/host/hosttest"
 	"zone/internal/storage"
 )
 
 // newDevice returns a loop device that is detached at the end of the test.
 func newDevice(t *testing.T, size int64) string {
 	t.Helper()
+	hosttest.Require(t, hosttest.Root, hosttest.Loop)
 	f, err := os.Create(filepath.Join(t.TempDir(), "disk"))
 	if err != nil {
 		t.Fatal(err)
@@ -127,9 +129,14 @@ func TestDeviceMistakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, spec := range []storage.Spec{
-		{Devices: []string{file}}, {Devices: []string{"/dev/null"}}, {Devices: []string{"/dev/none"}},
-		{Mirror: true}, {Mirror: true, Devices: []string{"/dev/loop0"}}, {Devices: []string{"/dev/loop0"}, Size: 1 << 30},
-		{Devices: []string{"/dev/loop0", "/dev/loop0"}}, {Path: "/x"},
+		{Devices: []string{file}},
+		{Devices: []string{"/dev/null"}},
+		{Devices: []string{"/dev/none"}},
+		{Mirror: true},
+		{Mirror: true, Devices: []string{"/dev/loop0"}},
+		{Devices: []string{"/dev/loop0"}, Size: 1 << 30},
+		{Devices: []string{"/dev/loop0", "/dev/loop0"}},
+		{Path: "/x"},
 	} {
 		spec.Name = "tank"
 		if _, err := r.Create(context.Background(), spec); !errdefs.Is(err, errdefs.Usage) {

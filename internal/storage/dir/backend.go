@@ -22,6 +22,9 @@ type Backend struct{}
 
 var _ storage.Backend = Backend{}
 
+// New returns the backend.
+func New() Backend { return Backend{} }
+
 // Plan checks a specification and fills in the path.
 func (Backend) Plan(spec storage.Spec, dir string) (storage.Record, error) {
 	what := "create pool " + spec.Name
