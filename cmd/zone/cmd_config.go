@@ -15,7 +15,7 @@ import (
 // configStore is where the definitions of zones are kept.
 type configStore interface {
 	LoadConfig(ctx context.Context, name string) (config.Zone, error)
-	SaveConfig(ctx context.Context, name string, z config.Zone) error
+	UpdateConfig(ctx context.Context, name string, change func(config.Zone) (config.Zone, error)) error
 	// VerifyConfig checks a definition against this host: what cannot be
 	// given is an error, what is doubtful a warning.
 	VerifyConfig(ctx context.Context, name string, z config.Zone) (warnings []string, err error)
@@ -129,27 +129,24 @@ func configClear(ctx context.Context, a *app, s configStore, args []string) erro
 // changeConfig edits, checks and saves a zone's definition, and says what a
 // running zone will not see before its next boot.
 func changeConfig(ctx context.Context, a *app, s configStore, name string, edit func(*config.Zone) error) error {
-	old, err := s.LoadConfig(ctx, name)
+	var changes []config.Change
+	err := s.UpdateConfig(ctx, name, func(old config.Zone) (config.Zone, error) {
+		next := old
+		if err := edit(&next); err != nil {
+			return old, err
+		}
+		changes = config.Diff(old, next)
+		if err := refuseFixed(name, old, next, changes); err != nil {
+			return old, err
+		}
+		warnings, err := s.VerifyConfig(ctx, name, next)
+		if err != nil {
+			return old, err
+		}
+		warn(a, name, warnings)
+		return next, nil
+	})
 	if err != nil {
-		return err
-	}
-	next := old
-	if err := edit(&next); err != nil {
-		return err
-	}
-	changes := config.Diff(old, next)
-	if err := refuseFixed(name, old, next, changes); err != nil {
-		return err
-	}
-	if len(changes) == 0 {
-		return nil
-	}
-	warnings, err := s.VerifyConfig(ctx, name, next)
-	if err != nil {
-		return err
-	}
-	warn(a, name, warnings)
-	if err := s.SaveConfig(ctx, name, next); err != nil {
 		return err
 	}
 	return tellPending(ctx, a, s, name, changes)

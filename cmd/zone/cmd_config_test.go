@@ -27,9 +27,19 @@ func (s *oneZone) LoadConfig(_ context.Context, name string) (config.Zone, error
 	return s.zone, nil
 }
 
-func (s *oneZone) SaveConfig(_ context.Context, _ string, z config.Zone) error {
-	s.zone = z
-	s.saves++
+func (s *oneZone) UpdateConfig(ctx context.Context, name string, change func(config.Zone) (config.Zone, error)) error {
+	old, err := s.LoadConfig(ctx, name)
+	if err != nil {
+		return err
+	}
+	next, err := change(old)
+	if err != nil {
+		return err
+	}
+	if len(config.Diff(old, next)) > 0 {
+		s.zone = next
+		s.saves++
+	}
 	return nil
 }
 

@@ -1,16 +1,20 @@
+// Command zone runs isolated systems on a Linux host, measures them against
+// their limits, patches them all at once and rolls back the bad patch.
 package main
 
 import (
-	"fmt"
+	"context"
 	"os"
-	"os/exec"
+	"os/signal"
+	"syscall"
 
 	"zone/internal/host"
 )
 
 func main() {
-	fmt.Println(host.EnterPrivateMounts("/tmp/p/nsrun"))
-	c := exec.Command("sh", "-c", os.Args[1])
-	c.Stdout, c.Stderr = os.Stdout, os.Stderr
-	c.Run()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, runner: host.Exec{}}
+	code := a.main(ctx, os.Args[1:])
+	stop()
+	os.Exit(code)
 }

@@ -38,12 +38,17 @@ func (s *Service) Kill(ctx context.Context, name string) error {
 // Shutdown has the zone run its own shutdown, and halts it when that takes
 // longer than its shutdown-timeout.
 func (s *Service) Shutdown(ctx context.Context, name string) error {
-	return s.stop(ctx, "shutdown", name, func(run running) {
+	return s.stop(ctx, "shutdown", name, s.graceful(ctx, name))
+}
+
+// graceful returns what asks a running zone to end by itself.
+func (s *Service) graceful(ctx context.Context, name string) func(running) {
+	return func(run running) {
 		patience := time.Duration(run.Limits.ShutdownTimeout)
 		if err := s.askToStop(ctx, name, run, patience); err != nil {
 			s.Note("zone %s: %v; halting it", name, err)
 		}
-	})
+	}
 }
 
 // stop takes a zone that runs, is ready or mounted back to installed.

@@ -14,6 +14,7 @@ import (
 
 	"zone/internal/config"
 	"zone/internal/errdefs"
+	"zone/internal/host"
 )
 
 // Snapshot is a read-only copy of a zone's root at one moment.
@@ -47,10 +48,7 @@ func (s *Service) snapshotLocked(ctx context.Context, name, snap string) error {
 	if errors.Is(err, fs.ErrExist) {
 		return errdefs.New(errdefs.WrongState, "snapshot "+name+"@"+snap, "a snapshot of this name exists already")
 	}
-	if err != nil {
-		return explainFull("snapshot "+name+"@"+snap, at.Pool, err)
-	}
-	return nil
+	return explainFull("snapshot "+name+"@"+snap, at.Pool, err)
 }
 
 // Snapshots lists the snapshots of a zone, oldest first.
@@ -165,7 +163,7 @@ func (s *Service) rollbackLocked(ctx context.Context, name, snap, keepAs string)
 		err = j.step("exchange", keepAs)
 	}
 	if err == nil {
-		err = exchange(at, path.Join(tmp, "active"))
+		err = host.Exchange(at.Pool.Path(at.active()), at.Pool.Path(path.Join(tmp, "active")))
 	}
 	if err != nil {
 		err = errors.Join(err, s.removeTree(context.WithoutCancel(ctx), at.Pool, tmp))
