@@ -45,8 +45,8 @@ func EnterPrivateMounts(runDir string) error {
 // whatever is still mounted there, when the last process in it ends. Call it
 // when no pool is left.
 func ReleasePrivateMounts(runDir string) error {
-	return inHostMounts(func() error {
-		dir := filepath.Join(runDir, "ns")
+	dir := filepath.Join(runDir, "ns")
+	return inMountsWith(filepath.Join(dir, "mnt"), func() error {
 		for _, p := range []string{filepath.Join(dir, "mnt"), dir} {
 			err := unix.Unmount(p, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 			if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
@@ -90,11 +90,11 @@ func onOwnThread(f func() error) error {
 	return <-done
 }
 
-// inHostMounts runs f in the mount namespace of the host, that is of the
-// first process.
-func inHostMounts(f func() error) error {
+// inMountsWith runs f in a mount namespace that has the given mount point: that
+// of the host.
+func inMountsWith(mount string, f func() error) error {
 	return onOwnThread(func() error {
-		fd, err := unix.Open("/proc/1/ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		fd, err := mountsWith(mount)
 		if err != nil {
 			return err
 		}
@@ -104,6 +104,33 @@ func inHostMounts(f func() error) error {
 		}
 		return f()
 	})
+}
+
+// mountsWith opens the mount namespace of the first process or, where that is
+// out of reach, as in some containers, of any process that sees the mount.
+func mountsWith(mount string) (int, error) {
+	open := func(proc string) (int, error) {
+		return unix.Open(filepath.Join(proc, "ns", "mnt"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	}
+	fd, first := open("/proc/1")
+	if first == nil {
+		return fd, nil
+	}
+	procs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return -1, err
+	}
+	point := " " + strings.ReplaceAll(mount, " ", `\040`) + " "
+	for _, proc := range procs {
+		mounts, err := os.ReadFile(filepath.Join(proc, "mountinfo"))
+		if err != nil || !strings.Contains(string(mounts), point) {
+			continue
+		}
+		if fd, err := open(proc); err == nil {
+			return fd, nil
+		}
+	}
+	return -1, fmt.Errorf("mount namespace of the host: %w", first)
 }
 
 func joinMounts(fd int) error {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"zone/internal/errdefs"
@@ -63,6 +64,9 @@ func (r *Registry) Create(ctx context.Context, spec Spec) (Pool, error) {
 // makeRoom refuses a name that is taken and removes what an interrupted
 // Create or Destroy has left of it.
 func (r *Registry) makeRoom(ctx context.Context, what, name string) error {
+	if err := r.removeTorn(name); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
 	old, err := r.read(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -170,6 +174,9 @@ func (r *Registry) remove(ctx context.Context, b Backend, rec Record) error {
 	if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	if err := r.removeTorn(rec.Name); err != nil {
+		return err
+	}
 	if err := os.Remove(r.recordPath(rec.Name)); err != nil {
 		return err
 	}
@@ -186,4 +193,23 @@ func (r *Registry) releaseMounts() error {
 		return nil // there is none
 	}
 	return host.ReleasePrivateMounts(r.Run)
+}
+
+// removeTorn removes what a killed writer of the record left beside it. Call
+// it with the lock held.
+func (r *Registry) removeTorn(name string) error {
+	entries, err := os.ReadDir(r.dir())
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		rest, ok := strings.CutPrefix(e.Name(), "."+name+".json.")
+		if !ok || strings.Trim(rest, "0123456789") != "" {
+			continue
+		}
+		if err := os.Remove(filepath.Join(r.dir(), e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -127,8 +127,15 @@ func TestInterruptedWorkIsExplainedAndCleaned(t *testing.T) {
 			if _, err := r.Open(ctx, "tank"); !errdefs.Is(err, errdefs.WrongState) || errdefs.HintOf(err) == "" {
 				t.Errorf("open: %v", err)
 			}
+			torn := filepath.Join(r.Home, "pools", ".tank.json.1234")
+			if err := os.WriteFile(torn, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
 			if _, err := os.Stat(create(t, r, "tank").Path("old")); err == nil {
 				t.Error("the new pool holds what the interrupted one held")
+			}
+			if _, err := os.Stat(torn); err == nil {
+				t.Error("half a record stays")
 			}
 			setState(t, r, "tank", state)
 			if err := r.Destroy(ctx, "tank"); err != nil {
