@@ -1,6 +1,8 @@
 package stat
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -203,6 +205,46 @@ func TestParseHostRefusesGarbage(t *testing.T) {
 	}
 	if h.parseMeminfo("MemFree: 5 kB\n") == nil || h.parseLoadavg("1 2 3") == nil || h.parseTasksMax("max") == nil {
 		t.Error("garbage was taken")
+	}
+}
+
+// The use of a real busy group arrives in its row.
+func TestSamplerSeesWork(t *testing.T) {
+	hosttest.Require(t, hosttest.Root)
+	tree, err := cgroup.Detect("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := tree.Group(fmt.Sprintf("zone-stat-work-%d", os.Getpid()))
+	t.Cleanup(func() {
+		if err := errors.Join(g.Kill(context.Background()), g.Remove()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := g.Create(); err != nil {
+		t.Fatal(err)
+	}
+	p, err := os.StartProcess("/bin/sh", []string{"sh", "-c", "while :; do :; done"}, &os.ProcAttr{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Kill(); _, _ = p.Wait() })
+	if err := g.Join(p.Pid); err != nil {
+		t.Fatal(err)
+	}
+	sources := []Source{{Name: "busy", Group: g, Caps: Caps{CPU: 2, Swap: -1}}}
+	prev, err := Sampler{Root: "/"}.Read(sources)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(200 * time.Millisecond)
+	cur, err := Sampler{Root: "/"}.Read(sources)
+	if err != nil {
+		t.Fatal(err)
+	}
+	us := Rates(prev, cur)
+	if u := us[len(us)-1]; u.Zone != "busy" || u.CPU <= 0.02 || u.CPU > 1.2 || u.CPUPercent == nil || u.Pids != 1 {
+		t.Errorf("%+v", u)
 	}
 }
 

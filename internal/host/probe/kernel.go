@@ -165,7 +165,7 @@ func watching() []feature {
 		{"delay accounting", "reasons of waiting per thread", "sysctl -w kernel.task_delayacct=1", false, sysctlAtLeast("kernel/task_delayacct", 1)},
 		{"inotify instances", "services inside many zones", "sysctl -w fs.inotify.max_user_instances=8192", false, sysctlAtLeast("fs/inotify/max_user_instances", 1024)},
 		{"inotify watches", "services inside many zones", "sysctl -w fs.inotify.max_user_watches=1048576", false, sysctlAtLeast("fs/inotify/max_user_watches", 65536)},
-		{"systemd", "booting zones with the host", "start zones by the host's own init", false, func(_ context.Context, o Options) (Status, string) {
+		{"systemd", "booting zones with the host", "have the host's own init run zone boot", false, func(_ context.Context, o Options) (Status, string) {
 			comm, _ := o.read("proc/1/comm")
 			return present(comm == "systemd", "process 1 is "+comm)
 		}},

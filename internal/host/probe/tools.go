@@ -64,7 +64,7 @@ func zfs(_ context.Context, o Options) (Status, string) {
 func runtimes() []feature {
 	return []feature{
 		{"runc", "running zones", "install runc", true, tool("runc", "--version")},
-		{"crun", "running zones, in place of runc", "install crun", false, crun},
+		{"crun", "running zones, in place of runc", "install crun; on a hybrid host stay with runc", false, crun},
 	}
 }
 
