@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"zone/internal/errdefs"
 	"zone/internal/storage"
@@ -35,6 +36,7 @@ func Run(t *testing.T, newPool func(t *testing.T) storage.Pool) {
 		{"Preserved", testPreserved},
 		{"Parallel", testParallel},
 		{"Used", testUsed},
+		{"Created", testCreated},
 		{"Space", testSpace},
 		{"Cancelled", testCancelled},
 	} {
@@ -348,6 +350,24 @@ func testUsed(t *testing.T, p storage.Pool) {
 	must(t, p.Sync(ctx))
 	if n, err := p.Used(ctx, "b"); err != nil || n > 1<<20 {
 		t.Errorf("a clone that nobody wrote to uses %d bytes, %v", n, err)
+	}
+}
+
+func testCreated(t *testing.T, p storage.Pool) {
+	ctx := context.Background()
+	start := time.Now().Add(-time.Second) // file systems keep coarse times
+	must(t, p.Create(ctx, "a"))
+	time.Sleep(30 * time.Millisecond)
+	must(t, p.Snapshot(ctx, "a", "b", true))
+	a, err := p.Created(ctx, "a")
+	must(t, err)
+	b, err := p.Created(ctx, "b")
+	must(t, err)
+	if a.Before(start) || !b.After(a) || b.After(time.Now().Add(time.Second)) {
+		t.Errorf("made %v, snapshot %v, test began %v", a, b, start)
+	}
+	if _, err := p.Created(ctx, "none"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("age of nothing: %v, want fs.ErrNotExist", err)
 	}
 }
 
