@@ -30,6 +30,12 @@ func newExecCommand(a *app) *cobra.Command {
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Args = args[1:]
+			if o.Args[0] == "--" {
+				o.Args = o.Args[1:]
+			}
+			if len(o.Args) == 0 {
+				return errdefs.New(errdefs.Usage, "exec in "+args[0], "no command given").WithHint("zone exec NAME -- CMD ARG...")
+			}
 			o.Terminal = ui.IsTerminal(a.stdin) && ui.IsTerminal(a.stdout)
 			return a.execIn(cmd.Context(), args[0], o)
 		},

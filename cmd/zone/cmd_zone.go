@@ -236,7 +236,7 @@ func newListCommand(a *app) *cobra.Command {
 				return err
 			}
 			if opt.parseable {
-				return printParseable(a, list)
+				return printZones(a, list)
 			}
 			o := ui.ListOptions{Format: a.format, Quiet: opt.quiet, Columns: opt.columns, Key: "zones"}
 			if opt.verbose && opt.columns == nil {
@@ -326,8 +326,8 @@ func listColumns() []ui.Column[zone.Status] {
 	}
 }
 
-// printParseable prints the colon-separated form of zoneadm list -p.
-func printParseable(a *app, list []zone.Status) error {
+// printZones prints the colon-separated form of zoneadm list -p.
+func printZones(a *app, list []zone.Status) error {
 	escape := strings.NewReplacer(`\`, `\\`, ":", `\:`)
 	for _, s := range list {
 		id := "-"

@@ -91,6 +91,10 @@ func (s *Service) start(ctx context.Context, op, name string, spec startSpec) (e
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", op, name, err)
 	}
+	if spec.mode == modeScratch {
+		return s.run(ctx, name, run)
+	}
+	s.makeHostKeys(ctx, name, run.PID)
 	if spec.mode == modeReady {
 		return nil
 	}
