@@ -118,6 +118,9 @@ func (Exec) Run(ctx context.Context, c Cmd) (Result, error) {
 	}
 
 	err := cmd.Run()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil // it ended well and left something running that holds its output
+	}
 	res := Result{Stdout: out.String(), Stderr: tail.String()}
 	if cmd.ProcessState != nil {
 		res.ExitCode = cmd.ProcessState.ExitCode()

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"zone/internal/config"
 	"zone/internal/errdefs"
 	"zone/internal/host"
 	"zone/internal/runtime"
@@ -107,10 +108,17 @@ func (s *Service) StatSources(ctx context.Context) ([]stat.Source, error) {
 		if err != nil || !run.alive() {
 			continue
 		}
-		l := limitsOf(run.Limits)
-		list = append(list, stat.Source{Name: at.Name, Group: s.group(at.Name), Caps: stat.Caps{
-			CPU: l.CPUs, Shares: l.Weight, Memory: l.Memory, Swap: max(l.Swap, 0), Pids: l.Pids,
-		}})
+		z := run.Limits
+		caps := stat.Caps{
+			CPU: z.CappedCPU.NCPUs, Shares: z.CPUShares, Memory: int64(z.CappedMemory.Physical), Swap: -1, Pids: int64(z.MaxLWPs),
+		}
+		if z.CPUShares == 0 {
+			caps.Shares = config.DefaultCPUShares
+		}
+		if z.CappedMemory.Swap != nil {
+			caps.Swap = int64(*z.CappedMemory.Swap)
+		}
+		list = append(list, stat.Source{Name: at.Name, Group: s.group(at.Name), Caps: caps})
 	}
 	return list, nil
 }

@@ -41,6 +41,7 @@ const (
 	opMount    = "mount"
 	opRollback = "rollback"
 	opDelete   = "delete"
+	opCopy     = "image build"
 )
 
 // journal is an open entry.

@@ -101,6 +101,8 @@ func (s *Service) mendEntry(ctx context.Context, j *journal) (string, error) {
 		return s.mendRollback(ctx, j)
 	case opDelete:
 		return s.mendDelete(ctx, j)
+	case opCopy:
+		return s.mendCopy(ctx, j)
 	}
 	return "", fmt.Errorf("unknown operation %q in the journal", j.Op)
 }
@@ -131,6 +133,17 @@ func (s *Service) mendNew(ctx context.Context, j *journal) (string, error) {
 		return "all of it was complete", nil
 	}
 	return fmt.Sprintf("%s complete; %s not created", some(made), some(missing)), nil
+}
+
+func (s *Service) mendCopy(ctx context.Context, j *journal) (string, error) {
+	pool, err := s.Pools.Open(ctx, j.Pool)
+	if err != nil {
+		return "", err
+	}
+	return "removed the unfinished copy; the zone was not touched", errors.Join(
+		s.removeTree(ctx, pool, path.Join("tmp", j.ID)),
+		removeIfThere(filepath.Join(s.Run, "zones", "."+j.ID)),
+	)
 }
 
 func (s *Service) mendRollback(ctx context.Context, j *journal) (string, error) {

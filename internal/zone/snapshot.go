@@ -230,11 +230,19 @@ func (s *Service) FillFromZone(name string) func(ctx context.Context, dir string
 		if err != nil {
 			return err
 		}
-		snap := path.Join("tmp", newID(), "active")
+		j, err := s.begin(opCopy, at.Pool.Info().Name, name)
+		if err != nil {
+			return err
+		}
+		tmp := path.Join("tmp", j.ID)
+		defer func() {
+			_ = s.removeTree(context.WithoutCancel(ctx), at.Pool, tmp)
+			j.end()
+		}()
+		snap := path.Join(tmp, "active")
 		if err := at.Pool.Snapshot(ctx, at.active(), snap, false); err != nil {
 			return err
 		}
-		defer func() { _ = s.removeTree(context.WithoutCancel(ctx), at.Pool, path.Dir(snap)) }()
-		return s.copyRoot(ctx, at.Pool, snap, r, dir, filepath.Join(s.Run, "zones", "."+path.Base(path.Dir(snap))))
+		return s.copyRoot(ctx, at.Pool, snap, r, dir, filepath.Join(s.Run, "zones", "."+j.ID))
 	}
 }
