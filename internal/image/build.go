@@ -36,8 +36,11 @@ func (s *Store) Build(ctx context.Context, spec BuildSpec, progress func(line st
 	if progress == nil {
 		progress = func(string) {}
 	}
-	if err := spec.check(); err != nil {
+	if err := spec.Check(); err != nil {
 		return Image{}, err
+	}
+	if spec.Source.Kind == SourceZone && spec.Fill == nil {
+		return Image{}, errdefs.New(errdefs.Failed, "build image "+spec.Name, "nothing gives the files of zone %s", spec.Source.Arg)
 	}
 	w, err := s.begin("unfinished build of image " + spec.Name)
 	if err != nil {
@@ -53,17 +56,13 @@ func (s *Store) Build(ctx context.Context, spec BuildSpec, progress func(line st
 	return img, nil
 }
 
-// check finds mistakes before any work is done.
-func (spec BuildSpec) check() error {
+// Check finds mistakes that need no look at the machine. Build does it too.
+func (spec BuildSpec) Check() error {
 	if err := checkName(spec.Name); err != nil {
 		return err
 	}
-	what := "build image " + spec.Name
 	if spec.Source.Kind != SourceDebian && (len(spec.Include) > 0 || spec.Mirror != "" || spec.SuiteOnly) {
-		return errdefs.New(errdefs.Usage, what, "--include, --mirror and --suite-only need --from debian:SUITE")
-	}
-	if spec.Source.Kind == SourceZone && spec.Fill == nil {
-		return errdefs.New(errdefs.Failed, what, "nothing gives the files of zone %s", spec.Source.Arg)
+		return errdefs.New(errdefs.Usage, "build image "+spec.Name, "--include, --mirror and --suite-only need --from debian:SUITE")
 	}
 	if spec.Mirror != "" {
 		if err := checkMirror(spec.Mirror); err != nil {
@@ -159,10 +158,7 @@ func (s *Store) publish(ctx context.Context, w *work, img Image) (Image, error) 
 	if err := host.WriteJSON(filepath.Join(s.Pool.Path(w.dataset()), metaFile), img, false); err != nil {
 		return Image{}, err
 	}
-	if err := os.MkdirAll(s.Pool.Path(imagesDir), 0o755); err != nil {
-		return Image{}, err
-	}
-	if err := host.RenameNew(s.Pool.Path(w.dataset()), s.Pool.Path(w.staged())); err != nil {
+	if err := s.Pool.Rename(ctx, w.dataset(), w.staged()); err != nil {
 		return Image{}, err
 	}
 	if err := s.Pool.SetReadOnly(ctx, w.staged(), true); err != nil {
@@ -171,11 +167,12 @@ func (s *Store) publish(ctx context.Context, w *work, img Image) (Image, error) 
 	if err := s.Pool.Sync(ctx); err != nil {
 		return Image{}, err
 	}
-	if err := host.RenameNew(s.Pool.Path(w.staged()), s.Pool.Path(s.Dataset(img))); err != nil {
+	if err := s.Pool.Rename(ctx, w.staged(), s.Dataset(img)); err != nil {
 		return Image{}, err
 	}
-	if err := s.Pool.Sync(context.WithoutCancel(ctx)); err != nil {
-		return Image{}, errors.Join(err, host.RenameNew(s.Pool.Path(s.Dataset(img)), s.Pool.Path(w.staged())))
+	ctx = context.WithoutCancel(ctx) // it is in place: too late to be cancelled
+	if err := s.Pool.Sync(ctx); err != nil {
+		return Image{}, errors.Join(err, s.Pool.Rename(ctx, s.Dataset(img), w.staged()))
 	}
 	return img, nil
 }

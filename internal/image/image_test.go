@@ -143,11 +143,13 @@ func TestBuildUndo(t *testing.T) {
 		fill func(ctx context.Context, dir string) error
 		want error
 	}{
-		"create":    {fail: "create", want: errInjected},
+		"create":    {fail: "Create", want: errInjected},
 		"fill":      {fill: func(context.Context, string) error { return errInjected }, want: errInjected},
 		"no root":   {fill: func(context.Context, string) error { return nil }},
-		"read-only": {fail: "read-only", want: errInjected},
-		"sync":      {fail: "sync", want: errInjected},
+		"read-only": {fail: "SetReadOnly", want: errInjected},
+		"sync":      {fail: "Sync", want: errInjected},
+		"last sync": {fail: "second Sync", want: errInjected},
+		"rename":    {fail: "Rename images/web@1", want: errInjected},
 		"cancelled": {fill: func(ctx context.Context, _ string) error { cancel(); return ctx.Err() }, want: context.Canceled},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -217,6 +219,14 @@ func TestParallelBuildsGetDifferentVersions(t *testing.T) {
 	}
 }
 
+func makeDataset(t *testing.T, p *dirPool, dataset string) {
+	t.Helper()
+	if err := p.Create(t.Context(), dataset); err != nil {
+		t.Fatal(err)
+	}
+	makeTree(t, p.Path(dataset), smallRoot)
+}
+
 // A killed process leaves its datasets and a lock file that nobody holds.
 func TestCleanRemovesWhatTheDeadLeft(t *testing.T) {
 	s, p := newStore(t)
@@ -225,22 +235,22 @@ func TestCleanRemovesWhatTheDeadLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	makeTree(t, p.Path(dead.dataset()), smallRoot)
+	makeDataset(t, p, dead.dataset())
 	dead.lock.Unlock()
 	staged, err := s.begin("unfinished deletion of image gone@1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	makeTree(t, p.Path(staged.staged()), smallRoot)
+	makeDataset(t, p, staged.staged())
 	staged.lock.Unlock()
-	makeTree(t, p.Path("tmp/image-unlocked"), smallRoot)
-	makeTree(t, p.Path("tmp/zone-other"), smallRoot)
+	makeDataset(t, p, "tmp/image-unlocked")
+	makeDataset(t, p, "tmp/zone-other")
 
 	alive, err := s.begin("unfinished build of image alive")
 	if err != nil {
 		t.Fatal(err)
 	}
-	makeTree(t, p.Path(alive.dataset()), smallRoot)
+	makeDataset(t, p, alive.dataset())
 
 	removed, err := s.Clean(t.Context())
 	if err != nil {

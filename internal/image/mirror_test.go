@@ -109,15 +109,16 @@ deb [signed-by="/usr/share/keyrings/k.gpg"] http://s.example/sec bookworm-securi
 	}
 }
 
-func TestLastWords(t *testing.T) {
+func TestComplaint(t *testing.T) {
 	for in, want := range map[string]string{
-		"I: a\nE: broken\nI: cleaning\nE: twice\n": "broken; twice",
-		"tar: x\n\ntar: y\n":                       "tar: x; tar: y",
-		"1\n2\n3\n4\n":                             "2; 3; 4",
-		"":                                         "",
+		"I: a\nE: cause\nW: x\nE: apt-get update failed\nE: mmdebstrap failed to run\n": "cause",
+		"E: 1\nE: 2\nE: 3\n": "1; 2",
+		"tar: x\n\ntar: y\n": "tar: x; tar: y",
+		"1\n2\n3\n4\n":       "2; 3; 4",
+		"":                   "",
 	} {
-		if got := lastWords(in); got != want {
-			t.Errorf("lastWords(%q) = %q, want %q", in, got, want)
+		if got := complaint(in); got != want {
+			t.Errorf("complaint(%q) = %q, want %q", in, got, want)
 		}
 	}
 }

@@ -8,52 +8,26 @@ import (
 	"path/filepath"
 	"testing"
 
-	"zone/internal/storage"
+	"zone/internal/storage/storagetest"
 )
 
-// dirPool is a pool of plain directories. fail makes a call of that name an
-// error.
+// dirPool is a fake pool; fail makes a call of that name an error.
 type dirPool struct {
-	storage.Pool // calls that images have no business with panic
-	dir          string
-	fail         string
+	*storagetest.Fake
+	fail string
 }
 
 var errInjected = errors.New("injected")
 
-func (p *dirPool) Path(dataset string) string { return filepath.Join(p.dir, dataset) }
-
-func (p *dirPool) Create(_ context.Context, dataset string) error {
-	if err := p.failing("create"); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(p.Path(dataset)), 0o755); err != nil {
-		return err
-	}
-	return os.Mkdir(p.Path(dataset), 0o755)
-}
-
-func (p *dirPool) SetReadOnly(_ context.Context, dataset string, _ bool) error {
-	if _, err := os.Lstat(p.Path(dataset)); err != nil {
-		return err
-	}
-	return p.failing("read-only")
-}
-
-func (p *dirPool) Delete(ctx context.Context, dataset string) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	return os.RemoveAll(p.Path(dataset))
-}
-
-func (p *dirPool) Sync(context.Context) error { return p.failing("sync") }
-
-func (p *dirPool) failing(call string) error {
-	if p.fail == call {
+// Sync fails always ("Sync") or from the second call on ("second Sync").
+func (p *dirPool) Sync(ctx context.Context) error {
+	switch p.fail {
+	case "Sync":
 		return errInjected
+	case "second Sync":
+		p.fail = "Sync"
 	}
-	return nil
+	return p.Fake.Sync(ctx)
 }
 
 // left lists what stands in the pool, two levels deep, without the one lock
@@ -77,7 +51,13 @@ func (p *dirPool) left(t *testing.T) []string {
 
 func newStore(t *testing.T) (*Store, *dirPool) {
 	t.Helper()
-	p := &dirPool{dir: t.TempDir()}
+	p := &dirPool{Fake: storagetest.NewFake(t)}
+	p.Fail = func(op, dataset string) error {
+		if op == p.fail || op+" "+dataset == p.fail {
+			return errInjected
+		}
+		return nil
+	}
 	return &Store{Pool: p}, p
 }
 

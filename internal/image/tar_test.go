@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"zone/internal/errdefs"
 	"zone/internal/host"
 	"zone/internal/host/hosttest"
@@ -85,6 +87,24 @@ func TestBuildFromTar(t *testing.T) {
 			t.Errorf("%s: %q, %v", name, data, err)
 		}
 		_ = r.Close()
+		checkUnpacked(t, s.RootDir(img))
+	}
+}
+
+// checkUnpacked looks at what rootHeaders has besides contents.
+func checkUnpacked(t *testing.T, root string) {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Lstat(filepath.Join(root, "bin/su"), &st); err != nil || st.Uid != 1234 || st.Gid != 77 {
+		t.Errorf("bin/su belongs to %d:%d, %v", st.Uid, st.Gid, err)
+	}
+	if err := unix.Lstat(filepath.Join(root, "dev/null"), &st); err != nil || st.Rdev != unix.Mkdev(1, 3) {
+		t.Errorf("dev/null is device %d, %v", st.Rdev, err)
+	}
+	value := make([]byte, 16)
+	n, err := unix.Getxattr(filepath.Join(root, "etc/xattr"), "user.note", value)
+	if err != nil || string(value[:n]) != "kept" {
+		t.Errorf("attribute %q, %v", value[:max(n, 0)], err)
 	}
 }
 

@@ -38,25 +38,27 @@ func runTool(ctx context.Context, r host.Runner, c host.Cmd) (host.Result, error
 	case res.ExitCode < 0: // setpriv itself did not start
 		return res, errdefs.Wrap(errdefs.NotSupported, "run "+tool, err).WithHint("apt-get install util-linux")
 	}
-	return res, fmt.Errorf("%s: exit code %d: %s", tool, res.ExitCode, lastWords(res.Stderr))
+	return res, fmt.Errorf("%s: exit code %d: %s", tool, res.ExitCode, complaint(res.Stderr))
 }
 
-// lastWords chooses the lines of a program's complaint that say most: its
-// errors where they are marked, otherwise the last lines.
-func lastWords(stderr string) string {
-	var marked, all []string
+// complaint chooses the lines of a program's output that say most: where it
+// marks its errors the first of them, for the others follow from it, and
+// otherwise the last lines.
+func complaint(stderr string) string {
+	var all, causes []string
 	for line := range strings.Lines(stderr) {
 		line = strings.TrimSpace(line)
 		if line == "" {
 			continue
 		}
 		all = append(all, line)
-		if strings.HasPrefix(line, "E: ") {
-			marked = append(marked, strings.TrimPrefix(line, "E: "))
+		text, marked := strings.CutPrefix(line, "E: ")
+		if marked && !strings.HasSuffix(text, " failed") && !strings.HasSuffix(text, " failed to run") {
+			causes = append(causes, text)
 		}
 	}
-	if len(marked) > 0 {
-		all = marked
+	if len(causes) > 0 {
+		return strings.Join(causes[:min(2, len(causes))], "; ")
 	}
 	return strings.Join(all[max(0, len(all)-3):], "; ")
 }

@@ -135,7 +135,7 @@ func (s *Store) Delete(ctx context.Context, ref string, inUse func(context.Conte
 		return err
 	}
 	// Out of sight in one step: nobody ever sees half an image.
-	err = host.RenameNew(s.Pool.Path(s.Dataset(img)), s.Pool.Path(w.staged()))
+	err = s.Pool.Rename(ctx, s.Dataset(img), w.staged())
 	if err := errors.Join(err, w.end(ctx)); err != nil {
 		return fmt.Errorf("delete image %s: %w", img.Ref(), err)
 	}
