@@ -122,7 +122,7 @@ func finish(root string, spec BuildSpec) (Image, error) {
 		return Image{}, err
 	}
 	defer r.Close()
-	if err := checkRoot(r, spec.Source.String()); err != nil {
+	if err := checkRoot(r, spec.Source); err != nil {
 		return Image{}, err
 	}
 	if err := resetIdentity(r); err != nil {

@@ -18,7 +18,7 @@ import (
 )
 
 // checkRoot refuses a tree that is no root file system.
-func checkRoot(r *host.Root, source string) error {
+func checkRoot(r *host.Root, source Source) error {
 	if etc, err := r.Open("/etc", unix.O_PATH|unix.O_DIRECTORY, 0); err == nil {
 		_ = etc.Close()
 		for _, program := range []string{"/bin/sh", "/usr/bin/sh", "/sbin/init"} {
@@ -27,9 +27,12 @@ func checkRoot(r *host.Root, source string) error {
 			}
 		}
 	}
-	return errdefs.New(errdefs.Failed, "build from "+source,
-		"no root file system: it needs the directory etc/ and one of bin/sh, usr/bin/sh, sbin/init at its top").
-		WithHint("pack one with: tar -C DIRECTORY --numeric-owner --xattrs -cf FILE .")
+	err := errdefs.New(errdefs.Failed, "build from "+source.String(),
+		"no root file system: it needs the directory etc/ and one of bin/sh, usr/bin/sh, sbin/init at its top")
+	if source.Kind == SourceTar {
+		return err.WithHint("pack one with: tar -C DIRECTORY --numeric-owner --xattrs -cf FILE .")
+	}
+	return err
 }
 
 // inspect finds out what a root file system is. What cannot be told stays
