@@ -31,6 +31,7 @@ type imageService interface {
 	Pool(ctx context.Context, name string) (storage.Pool, error)
 	Images(p storage.Pool) *image.Store
 	ImageUsers(p storage.Pool, ref string) ([]string, error)
+	LockImages(ctx context.Context, p storage.Pool) (release func(), err error)
 	FillFromZone(name string) func(ctx context.Context, dir string) error
 }
 
@@ -363,5 +364,10 @@ func imageDelete(ctx context.Context, a *app, h imageHost, ref string, force, dr
 	if err := a.confirm(force, "delete image "+img.Ref()); err != nil {
 		return err
 	}
+	release, err := h.LockImages(ctx, store.Pool)
+	if err != nil {
+		return err
+	}
+	defer release()
 	return store.Delete(ctx, img.Ref(), inUse)
 }

@@ -29,6 +29,8 @@ func (s *onePool) Images(p storage.Pool) *image.Store { return &image.Store{Pool
 
 func (s *onePool) ImageUsers(storage.Pool, string) ([]string, error) { return s.users, nil }
 
+func (s *onePool) LockImages(context.Context, storage.Pool) (func(), error) { return func() {}, nil }
+
 func (s *onePool) FillFromZone(string) func(context.Context, string) error {
 	return func(_ context.Context, dir string) error {
 		if err := os.MkdirAll(filepath.Join(dir, "etc"), 0o755); err != nil {

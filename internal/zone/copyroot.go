@@ -3,7 +3,6 @@ package zone
 import (
 	"context"
 	"os"
-	"path/filepath"
 
 	"zone/internal/host"
 	"zone/internal/storage"
@@ -18,7 +17,7 @@ func (s *Service) copyRoot(ctx context.Context, pool storage.Pool, snap string, 
 			return err
 		}
 		_, err := s.Runner.Run(ctx, host.Cmd{
-			Name: "cp", Args: []string{"-a", "--reflink=auto", filepath.Join(target, "."), dir},
+			Name: "cp", Args: []string{"-a", "--reflink=auto", target + "/.", dir},
 		})
 		return err
 	})

@@ -41,6 +41,11 @@ func (s *Service) Create(ctx context.Context, c CreateSpec) error {
 	if err != nil {
 		return err
 	}
+	keep, err := host.LockShared(s.imagesLock(pool))
+	if err != nil {
+		return err
+	}
+	defer keep.Unlock()
 	img, err := s.chooseImage(ctx, pool, c.Image)
 	if err != nil {
 		return err
@@ -51,6 +56,21 @@ func (s *Service) Create(ctx context.Context, c CreateSpec) error {
 		from := path.Join("images", r.Image)
 		return s.build(ctx, pool, b.dataset, from, r, c.Config)
 	})
+}
+
+func (s *Service) imagesLock(pool storage.Pool) string { return s.poolLock(pool, "images") }
+
+// LockImages keeps zones from being made of the images of a pool, so that one
+// can be deleted that has no users.
+func (s *Service) LockImages(ctx context.Context, pool storage.Pool) (release func(), err error) {
+	l, err := host.WaitLock(ctx, s.imagesLock(pool), lockPatience)
+	if errors.Is(err, host.ErrLocked) {
+		return nil, errdefs.New(errdefs.Busy, "images of pool "+pool.Info().Name, "a zone is being created")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return l.Unlock, nil
 }
 
 func (s *Service) chooseImage(ctx context.Context, pool storage.Pool, ref string) (image.Image, error) {
