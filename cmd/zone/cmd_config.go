@@ -139,6 +139,9 @@ func changeConfig(ctx context.Context, a *app, s configStore, name string, edit 
 		if err := refuseFixed(name, old, next, changes); err != nil {
 			return old, err
 		}
+		if len(changes) == 0 {
+			return old, nil
+		}
 		warnings, err := s.VerifyConfig(ctx, name, next)
 		if err != nil {
 			return old, err
