@@ -168,7 +168,8 @@ func (a *app) service() (*zone.Service, error) {
 }
 
 // zones returns the service with everything mended that an interrupted command
-// left behind. Commands that show or change zones begin with it.
+// left behind. Commands that show or change zones begin with it. What cannot be
+// mended is told and stands in the way of nobody but its own zones.
 func (a *app) zones(ctx context.Context) (*zone.Service, error) {
 	if err := a.enter(); err != nil {
 		return nil, err
@@ -177,7 +178,13 @@ func (a *app) zones(ctx context.Context) (*zone.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s, s.Mend(ctx)
+	if err := s.Mend(ctx); err != nil {
+		a.note("%v", err)
+	}
+	if err := a.patchEngine(s).Recover(ctx, func(line string) { a.note("%s", line) }); err != nil {
+		a.note("%v", err)
+	}
+	return s, ctx.Err()
 }
 
 // progress reports on long work: a status line on a terminal, plain lines
