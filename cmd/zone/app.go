@@ -34,6 +34,7 @@ type app struct {
 	stdout    io.Writer
 	stderr    io.Writer
 	runner    host.Runner
+	entered   bool // this process is in the private mount namespace
 }
 
 const defaultRun = "/run/zone"
@@ -123,8 +124,11 @@ func (a *app) pools() *storage.Registry {
 
 // enter prepares for commands that touch zones or pools: root's rights, the
 // state directories, and the private mount namespace. It may start the program
-// again.
+// again. Further calls do nothing.
 func (a *app) enter() error {
+	if a.entered {
+		return nil
+	}
 	if os.Geteuid() != 0 {
 		return errdefs.New(errdefs.Failed, "zone", "zones need root's rights").
 			WithHint("sudo zone %s", strings.Join(os.Args[1:], " "))
@@ -134,7 +138,11 @@ func (a *app) enter() error {
 			return err
 		}
 	}
-	return host.EnterPrivateMounts(a.run)
+	if err := host.EnterPrivateMounts(a.run); err != nil {
+		return err
+	}
+	a.entered = true
+	return nil
 }
 
 // service wires the parts of the machine together, without looking at any
