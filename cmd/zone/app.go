@@ -55,8 +55,21 @@ func (a *app) main(ctx context.Context, args []string) int {
 		err = errdefs.Wrap(errdefs.Interrupted, "interrupted", err)
 	}
 	a.report(err)
+	var own exitCode
+	if errors.As(err, &own) {
+		return own.code
+	}
 	return errdefs.KindOf(err).ExitCode()
 }
+
+// exitCode is an error with an exit code of its own: that of a command in a
+// zone.
+type exitCode struct {
+	code int
+	error
+}
+
+func (e exitCode) Unwrap() error { return e.error }
 
 // report prints an error: what, why, and the command that helps; one JSON
 // object when the output is JSON.
@@ -102,7 +115,8 @@ func (a *app) settle() error {
 	if a.home, err = filepath.Abs(firstOf(a.home, os.Getenv("ZONE_HOME"), zone.DefaultHome)); err != nil {
 		return err
 	}
-	a.run, err = filepath.Abs(firstOf(a.run, os.Getenv("ZONE_RUN"), defaultRun))
+	// A home of its own has run-time files of its own.
+	a.run, err = filepath.Abs(firstOf(a.run, os.Getenv("ZONE_RUN"), defaultRun+zone.HomeTag(a.home)))
 	return err
 }
 

@@ -43,7 +43,7 @@ func newExecCommand(a *app) *cobra.Command {
 	c.Flags().SetInterspersed(false)
 	c.Flags().StringArrayVarP(&o.Env, "env", "e", nil, "KEY=VALUE for its environment, repeatable")
 	c.Flags().StringVarP(&o.Dir, "cwd", "C", "", "directory to start in")
-	c.Flags().StringVarP(&o.User, "user", "u", "", "numeric UID[:GID] to run as")
+	c.Flags().StringVarP(&o.User, "user", "u", "", "user name, or UID[:GID], to run as")
 	return c
 }
 
@@ -57,13 +57,13 @@ func newLoginCommand(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			shell, home, err := s.LoginShell(args[0], user)
+			u, err := s.User(args[0], user)
 			if err != nil {
 				return err
 			}
 			o := runtime.ExecOptions{
-				Args: []string{shell, "-l"}, Dir: home, Terminal: ui.IsTerminal(a.stdin) && ui.IsTerminal(a.stdout),
-				Env: []string{"HOME=" + home, "USER=" + user, "LOGNAME=" + user, "SHELL=" + shell},
+				Args: []string{u.Shell, "-l"}, Dir: u.Home, Terminal: ui.IsTerminal(a.stdin) && ui.IsTerminal(a.stdout),
+				Env: []string{"HOME=" + u.Home, "USER=" + user, "LOGNAME=" + user, "SHELL=" + u.Shell},
 			}
 			if user != "root" {
 				o.Args, o.Dir = []string{"su", "-", user}, ""
@@ -84,6 +84,17 @@ func (a *app) execIn(ctx context.Context, name string, o runtime.ExecOptions) er
 	}
 	if o.Terminal {
 		o.Env = append(o.Env, "TERM="+os.Getenv("TERM"))
+	}
+	if o.User != "" && strings.Trim(o.User, "0123456789:") != "" {
+		u, err := s.User(name, o.User)
+		if err != nil {
+			return err
+		}
+		o.User = u.UID + ":" + u.GID
+		o.Env = append([]string{"HOME=" + u.Home, "USER=" + u.Name}, o.Env...)
+	}
+	if ok, err := s.HasCommand(name, o.Args[0]); err == nil && !ok {
+		return exitCode{127, errdefs.New(errdefs.Failed, "exec in "+name, "%s: no such command in the zone", o.Args[0])}
 	}
 	argv, err := s.ExecArgv(name, o)
 	if err != nil {

@@ -226,7 +226,7 @@ func (s *Service) describe(name string, r Record, z config.Zone, spec startSpec,
 	c := runtime.Container{
 		Hostname: z.Hostname, Args: k.args(), CgroupPath: s.cgroupPath(name),
 		Env: []string{
-			"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+			"PATH=" + strings.Join(searchPath, ":"),
 			"container=zone", "container_uuid=" + r.UUID,
 		},
 		Limits:         limitsOf(z),

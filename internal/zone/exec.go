@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path"
 	"strings"
 	"time"
 
@@ -50,27 +51,55 @@ func (s *Service) Exec(ctx context.Context, name string, c Command) (host.Result
 	return res, err
 }
 
-// LoginShell returns the shell of the user in the zone's /etc/passwd.
-func (s *Service) LoginShell(name, user string) (shell, home string, err error) {
+// User is an entry of a zone's /etc/passwd.
+type User struct {
+	Name, UID, GID, Home, Shell string
+}
+
+// User looks a user up in the zone's /etc/passwd.
+func (s *Service) User(name, user string) (User, error) {
 	root, err := s.Root(name)
 	if err != nil {
-		return "", "", err
+		return User{}, err
 	}
 	defer root.Close()
 	data, err := root.ReadFile("/etc/passwd")
 	if err != nil {
-		return "", "", err
+		return User{}, err
 	}
 	for line := range strings.Lines(string(data)) {
 		f := strings.Split(strings.TrimSpace(line), ":")
 		if len(f) == 7 && f[0] == user {
-			if f[6] == "" {
-				f[6] = "/bin/sh"
+			u := User{Name: f[0], UID: f[2], GID: f[3], Home: f[5], Shell: f[6]}
+			if u.Shell == "" {
+				u.Shell = "/bin/sh"
 			}
-			return f[6], f[5], nil
+			return u, nil
 		}
 	}
-	return "", "", errdefs.New(errdefs.NotFound, "login "+name, "no user %s in the zone", user)
+	return User{}, errdefs.New(errdefs.NotFound, "zone "+name, "no user %q in it", user)
+}
+
+// searchPath is where commands are looked for in a zone.
+var searchPath = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+
+// HasCommand reports whether a running zone has the program that exec would
+// start for word. A relative path with a slash is taken to be there.
+func (s *Service) HasCommand(name, word string) (bool, error) {
+	root, err := s.Root(name)
+	if err != nil {
+		return false, err
+	}
+	defer root.Close()
+	if strings.Contains(word, "/") {
+		return !path.IsAbs(word) || root.Exists(word), nil
+	}
+	for _, dir := range searchPath {
+		if root.Exists(path.Join(dir, word)) {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // Root opens the files of a running or mounted zone, as its processes see
