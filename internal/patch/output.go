@@ -2,6 +2,7 @@ package patch
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"sync"
@@ -37,6 +38,16 @@ func (l *outputLog) Write(p []byte) (int, error) {
 		l.buf = append(l.buf[:0], l.buf[over:]...)
 	}
 	return len(p), nil
+}
+
+// trace notes a command in the file alone: the report's last lines are what
+// programs said.
+func (l *outputLog) trace(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file != nil {
+		fmt.Fprintf(l.file, format, args...)
+	}
 }
 
 func saysFull(s string) bool {

@@ -297,7 +297,7 @@ func (r *run) exec(ctx context.Context, z *zoneWork, c host.Cmd) (host.Result, e
 	silent := fmt.Errorf("%s said nothing for %s and was ended", c.Name, r.q.Idle)
 	timer := time.AfterFunc(r.q.Idle, func() { cancel(silent) })
 	defer timer.Stop()
-	fmt.Fprintf(z.log, "+ %s %s\n", c.Name, strings.Join(c.Args, " "))
+	z.log.trace("+ %s %s\n", c.Name, strings.Join(c.Args, " "))
 	touch := func(w io.Writer) io.Writer {
 		if w == nil {
 			return nil

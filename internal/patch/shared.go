@@ -165,12 +165,13 @@ func dropOld(dir string, before time.Time) error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, e := range entries {
 		if st, err := e.Info(); err == nil && st.ModTime().Before(before) {
-			err = errors.Join(err, os.Remove(filepath.Join(dir, e.Name())))
+			errs = append(errs, os.Remove(filepath.Join(dir, e.Name())))
 		}
 	}
-	return err
+	return errors.Join(errs...)
 }
 
 // solve asks a zone what is pending.

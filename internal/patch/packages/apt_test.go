@@ -98,23 +98,26 @@ func FuzzParseAptPlan(f *testing.F) {
 	})
 }
 
-func FuzzAptSecurity(f *testing.F) {
+func FuzzAptNotSecurity(f *testing.F) {
 	f.Add(fixture(f, "upgrade-simulated.txt"))
 	f.Fuzz(func(t *testing.T, out string) {
-		for _, s := range aptSecurity(out) {
-			if strings.ContainsAny(s, " \n") {
-				t.Errorf("unsafe argument %q", s)
+		for _, s := range aptNotSecurity(out) {
+			if strings.ContainsAny(s, " \n:") {
+				t.Errorf("unsafe pin %q", s)
 			}
 		}
 	})
 }
 
-func TestAptSecurity(t *testing.T) {
-	out := fixture(t, "upgrade-simulated.txt") +
-		"Inst tiny [1] (2 Debian:12.9/stable [all])\nInst fresh (1:3 Debian-Security:12/stable-security, Debian:12/x [amd64]) []\n"
-	got := aptSecurity(out)
-	if len(got) != 20 || got[0] != "libperl5.36=5.36.0-7+deb12u4" || got[19] != "fresh=1:3" {
-		t.Errorf("%d: %v", len(got), got)
+func TestAptNotSecurity(t *testing.T) {
+	out := fixture(t, "upgrade-simulated.txt")
+	if got := aptNotSecurity(out); len(got) != 0 { // all 19 come from the security archive
+		t.Errorf("%v", got)
+	}
+	out += "Inst tiny [1] (2 Debian:12.9/stable [all])\nInst lib:i386 [1] (2 Debian:12.9/stable [i386]) []\n" +
+		"Inst new (2 Debian:12.9/stable [all])\nInst fresh [1] (1:3 Debian-Security:12/stable-security, Debian:12/x [amd64]) []\n"
+	if diff := cmp.Diff([]string{"tiny", "lib"}, aptNotSecurity(out)); diff != "" {
+		t.Error(diff)
 	}
 }
 
@@ -134,8 +137,12 @@ func TestAptFetched(t *testing.T) {
 func TestUnplanned(t *testing.T) {
 	have := dpkgVersions("a\tamd64\t2\tii \nb\tall\t1\tii \nc\tamd64\t2\tiF \nlib\tamd64\t2\tii \nlib\ti386\t1\tii \nheld\tall\t2\thi \n")
 	p := Plan{Changes: []Change{
-		{Name: "a", New: "2"}, {Name: "b", New: "2"}, {Name: "c", New: "2"}, {Name: "lib:i386", New: "2"},
-		{Name: "gone", New: "1"}, {Name: "held", New: "2"},
+		{Name: "a", New: "2"},
+		{Name: "b", New: "2"},
+		{Name: "c", New: "2"},
+		{Name: "lib:i386", New: "2"},
+		{Name: "gone", New: "1"},
+		{Name: "held", New: "2"},
 	}}
 	want := []string{
 		"b is at 1, planned 2", "c is left half done (state iF)", "lib:i386 is at 1, planned 2", "gone 1 is not installed",
@@ -297,5 +304,17 @@ func TestFetchKeepsWhatAptWrote(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(filepath.Join(dir, aptWork, "fetch")); len(left) != 0 {
 		t.Errorf("left in the zone: %v", left)
+	}
+}
+
+func TestAptComplaint(t *testing.T) {
+	for out, want := range map[string]string{
+		"Setting up a\ndpkg: error processing package a (--configure):\n installed a package post-installation script subprocess returned error exit status 1\nE: Sub-process /usr/bin/dpkg returned an error code (1)\n": "error processing package a (--configure): installed a package post-installation script subprocess returned error exit status 1",
+		"W: noise\nE: Unable to fetch some archives\n": "Unable to fetch some archives",
+		"fine\n": "",
+	} {
+		if got := aptComplaint(out); got != want {
+			t.Errorf("%q: %q, want %q", out, got, want)
+		}
 	}
 }

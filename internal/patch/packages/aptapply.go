@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -58,22 +61,22 @@ func (d Apt) Solve(ctx context.Context, z Zone, opt Options) (Plan, error) {
 	if err != nil {
 		return Plan{}, fmt.Errorf("solve: %w", err)
 	}
+	if opt.SecurityOnly {
+		other, err := notSecurity(ctx, z, opt.Exclude)
+		if err != nil {
+			return Plan{}, err
+		}
+		opt.Exclude = append(slices.Clone(opt.Exclude), other...)
+	}
 	prefs, err := preferences(z.Root, opt.Exclude)
 	if err != nil {
 		return Plan{}, fmt.Errorf("solve: %w", err)
 	}
-	args, err := solveOptions(z, prefs)
+	args, err := solveArgs(z, prefs)
 	if err != nil {
 		return Plan{}, fmt.Errorf("solve: %w", err)
 	}
-	// All files are to be named, whether they lie in archives already or not.
-	args = append(args, "-o", "Dir::Cache::archives="+Shared+"/empty")
 	verb := []string{"--with-new-pkgs", "upgrade"}
-	if opt.SecurityOnly {
-		if verb, err = securityVerb(ctx, z, args, verb); err != nil || verb == nil {
-			return Plan{State: state}, err
-		}
-	}
 	call := append(append(args, "-V", "--print-uris", "-o", "Acquire::ForceHash=SHA256"), verb...)
 	res, err := z.Exec(ctx, aptCmd("apt-get", call...))
 	if err != nil {
@@ -89,18 +92,30 @@ func (d Apt) Solve(ctx context.Context, z Zone, opt Options) (Plan, error) {
 	return p, nil
 }
 
-// securityVerb names the packages to upgrade one by one; nil when there are
-// none.
-func securityVerb(ctx context.Context, z Zone, args, verb []string) ([]string, error) {
-	res, err := z.Exec(ctx, aptCmd("apt-get", append(append(args[:len(args):len(args)], "-s"), verb...)...))
+// solveArgs are solveOptions for a call that only asks: all files are to be
+// named, whether they lie in archives already or not.
+func solveArgs(z Zone, prefs string) ([]string, error) {
+	args, err := solveOptions(z, prefs)
+	return append(args, "-o", "Dir::Cache::archives="+Shared+"/empty"), err
+}
+
+// notSecurity names the packages with an upgrade that does not come from a
+// security archive. To hide those, rather than to install the others by name,
+// keeps the marks of what was installed by hand.
+func notSecurity(ctx context.Context, z Zone, exclude []string) ([]string, error) {
+	prefs, err := preferences(z.Root, exclude)
 	if err != nil {
 		return nil, fmt.Errorf("find security updates: %w", err)
 	}
-	specs := aptSecurity(res.Stdout)
-	if len(specs) == 0 {
-		return nil, nil
+	args, err := solveArgs(z, prefs)
+	if err != nil {
+		return nil, fmt.Errorf("find security updates: %w", err)
 	}
-	return append([]string{"--only-upgrade", "install"}, specs...), nil
+	res, err := z.Exec(ctx, aptCmd("apt-get", append(args, "-s", "--with-new-pkgs", "upgrade")...))
+	if err != nil {
+		return nil, fmt.Errorf("find security updates: %w", err)
+	}
+	return aptNotSecurity(res.Stdout), nil
 }
 
 // preferences adds a pin that hides every version of the excluded packages to
@@ -180,11 +195,50 @@ func (Apt) Apply(ctx context.Context, z Zone, p Plan, quiet bool) error {
 		"-o", "Dpkg::Use-Pty=0")
 	c := aptCmd("apt-get", append(args, p.Verb...)...)
 	c.Env = append(c.Env, "DPKG_FRONTEND_LOCKED=true", "APT_LISTCHANGES_FRONTEND=none")
-	c.Stdout, c.Stderr = z.Log, z.Log
+	said := &tail{}
+	c.Stdout, c.Stderr = io.Writer(said), io.Writer(said)
+	if z.Log != nil {
+		c.Stdout = io.MultiWriter(z.Log, said)
+		c.Stderr = c.Stdout
+	}
 	if _, err := z.Exec(ctx, c); err != nil {
+		if why := aptComplaint(said.String()); why != "" && ctx.Err() == nil && exited(err) {
+			return fmt.Errorf("upgrade packages: %s", why)
+		}
 		return fmt.Errorf("upgrade packages: %w", err)
 	}
 	return nil
+}
+
+// exited tells a program that failed by itself from one that was ended.
+func exited(err error) bool {
+	var e *host.CommandError
+	return errors.As(err, &e) && e.ExitCode > 0
+}
+
+// tail keeps the end of what is written to it. Safe for several goroutines:
+// output and errors of a program come at once.
+type tail struct {
+	mu  sync.Mutex // guards buf
+	buf []byte
+}
+
+const tailSize = 64 << 10
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, p...)
+	if over := len(t.buf) - tailSize; over > 0 {
+		t.buf = append(t.buf[:0], t.buf[over:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.buf)
 }
 
 // forbidServices puts our policy in place unless the zone has its own, which

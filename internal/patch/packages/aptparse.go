@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -24,7 +25,7 @@ var (
 	aptEntry = regexp.MustCompile(`^   (\S+) \(([^ ()]+)(?: => ([^ ()]+))?\)$`)
 	aptCount = regexp.MustCompile(`^(\d+) upgraded, (\d+) newly installed,(?: (\d+) reinstalled,)?(?: (\d+) downgraded,)? (\d+) to remove and (\d+) not upgraded\.$`)
 	aptURI   = regexp.MustCompile(`^'([^']+)' (\S+) (\d+) ?(\S*)$`)
-	aptInst  = regexp.MustCompile(`^Inst (\S+) (?:\[[^]]*\] )?\((\S+) (.*?)\s*\[[^]]*\]\)`)
+	aptInst  = regexp.MustCompile(`^Inst (\S+) \[[^]]*\] \(\S+ (.*?)\s*\[[^]]*\]\)`)
 	aptGot   = regexp.MustCompile(`(?m)^Fetched ([\d.,]+) ([kMGT]?B) in `)
 )
 
@@ -125,20 +126,22 @@ func isSHA256(s string) bool {
 	return len(s) == 64 && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// aptSecurity returns NAME=VERSION of each package that "apt-get -s" would
-// install from a security archive: one with "security" in its label or suite.
-func aptSecurity(out string) []string {
-	var specs []string
-	seen := map[string]bool{}
+// aptNotSecurity returns the installed packages that "apt-get -s" would upgrade
+// from elsewhere than a security archive: one with "security" in its label or
+// suite. New packages that an upgrade needs may come from anywhere.
+func aptNotSecurity(out string) []string {
+	var names []string
 	for line := range strings.Lines(out) {
 		m := aptInst.FindStringSubmatch(strings.TrimRight(line, "\n"))
-		if m == nil || seen[m[1]] || !strings.Contains(strings.ToLower(m[3]), "security") {
+		if m == nil || strings.Contains(strings.ToLower(m[2]), "security") {
 			continue
 		}
-		seen[m[1]] = true
-		specs = append(specs, m[1]+"="+m[2])
+		name, _, _ := strings.Cut(m[1], ":")
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
 	}
-	return specs
+	return names
 }
 
 // aptFetched returns the bytes of apt's closing line, which it rounds to four
@@ -190,4 +193,24 @@ func unplanned(p Plan, have map[string][2]string) []string {
 		}
 	}
 	return bad
+}
+
+// aptComplaint picks the cause from the output of a failed apt-get: what dpkg
+// said of the first package it gave up, else apt's own errors.
+func aptComplaint(out string) string {
+	var apt []string
+	lines := strings.Split(out, "\n")
+	for i, line := range lines {
+		if strings.HasPrefix(line, "dpkg: error") {
+			why := strings.TrimSpace(strings.TrimPrefix(line, "dpkg: "))
+			if i+1 < len(lines) && strings.HasPrefix(lines[i+1], " ") {
+				why += " " + strings.TrimSpace(lines[i+1])
+			}
+			return why
+		}
+		if e, ok := strings.CutPrefix(line, "E: "); ok && len(apt) < 3 {
+			apt = append(apt, e)
+		}
+	}
+	return strings.Join(apt, "; ")
 }
