@@ -249,6 +249,7 @@ func newRootCommand(a *app) *cobra.Command {
 	add("patch", newPatchCommand(a), newStatCommand(a))
 	add("host", newDoctorCommand(a), newPoolCommand(a), newImageCommand(a))
 	root.AddCommand(newDocsCommand(a))
+	addCompletions(root, a)
 	usageErrors(root)
 	return root
 }
