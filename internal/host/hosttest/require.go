@@ -40,6 +40,7 @@ const (
 	CgroupV2 Need = "cgroup2"  // a cgroup2 mount, alone or beside v1
 	Network  Need = "network"  // the right to make network namespaces and links
 	Internet Need = "internet" // a default route
+	VM       Need = "vm"       // the virtual machine of `make test-vm`
 )
 
 // Tool is the need of an outside program.
@@ -107,6 +108,8 @@ func (n Need) missing() string {
 		return first(Root.missing(), unless(exists("/proc/self/ns/net"), "needs network namespaces"))
 	case Internet:
 		return unless(hasRoute(), "needs a way to other networks")
+	case VM:
+		return unless(os.Getenv("ZONE_VM") != "", "needs the virtual machine of `make test-vm`")
 	}
 	if tool, ok := strings.CutPrefix(string(n), "tool:"); ok {
 		_, err := exec.LookPath(tool)
