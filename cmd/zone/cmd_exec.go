@@ -37,7 +37,7 @@ func newExecCommand(a *app) *cobra.Command {
 				return errdefs.New(errdefs.Usage, "exec in "+args[0], "no command given").WithHint("zone exec NAME -- CMD ARG...")
 			}
 			o.Terminal = ui.IsTerminal(a.stdin) && ui.IsTerminal(a.stdout)
-			return a.execIn(cmd.Context(), args[0], o)
+			return a.execIn(cmd.Context(), "exec in", args[0], o)
 		},
 	}
 	c.Flags().SetInterspersed(false)
@@ -53,7 +53,7 @@ func newLoginCommand(a *app) *cobra.Command {
 		Use: "login NAME", Short: "open a login shell in a running zone",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := a.light(cmd.Context(), args[0])
+			s, err := a.light(cmd.Context(), "login", args[0])
 			if err != nil {
 				return err
 			}
@@ -68,7 +68,7 @@ func newLoginCommand(a *app) *cobra.Command {
 			if user != "root" {
 				o.Args, o.Dir = []string{"su", "-", user}, ""
 			}
-			return a.execIn(cmd.Context(), args[0], o)
+			return a.execIn(cmd.Context(), "login", args[0], o)
 		},
 	}
 	c.Flags().StringVarP(&user, "user", "l", user, "log in as this user")
@@ -77,8 +77,8 @@ func newLoginCommand(a *app) *cobra.Command {
 
 // execIn replaces this process by the engine's, so that signals, terminal and
 // exit status are the command's own and nothing of ours stays behind.
-func (a *app) execIn(ctx context.Context, name string, o runtime.ExecOptions) error {
-	s, err := a.light(ctx, name)
+func (a *app) execIn(ctx context.Context, op, name string, o runtime.ExecOptions) error {
+	s, err := a.light(ctx, op, name)
 	if err != nil {
 		return err
 	}
@@ -103,10 +103,10 @@ func (a *app) execIn(ctx context.Context, name string, o runtime.ExecOptions) er
 	return fmt.Errorf("start %s: %w", argv[0], syscall.Exec(argv[0], argv, os.Environ()))
 }
 
-// light returns the service for a command inside a running zone, which needs
+// light returns the service for the command op inside a running zone, which needs
 // neither pools nor the private mount namespace. When the zone does not run,
 // the long way round finds out why.
-func (a *app) light(ctx context.Context, name string) (*zone.Service, error) {
+func (a *app) light(ctx context.Context, op, name string) (*zone.Service, error) {
 	if err := config.ValidName(name); err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ func (a *app) light(ctx context.Context, name string) (*zone.Service, error) {
 		return nil, err
 	}
 	if st != zone.Running && st != zone.Mounted {
-		return nil, errdefs.New(errdefs.WrongState, "exec in "+name, "the zone is %s; allowed when it is running", st).
+		return nil, errdefs.New(errdefs.WrongState, op+" "+name, "the zone is %s; allowed when it is running", st).
 			WithHint("zone boot %s", name)
 	}
 	return s, nil
