@@ -29,7 +29,7 @@ func (rep *Report) Text(w io.Writer) error {
 	if err := ui.List(w, ui.ListOptions{}, cols, rep.Zones); err != nil {
 		return err
 	}
-	_, err := io.WriteString(w, rep.reasons()+rep.sums())
+	_, err := io.WriteString(w, rep.reasons()+rep.keptBack()+rep.sums())
 	return err
 }
 
@@ -54,6 +54,18 @@ func (rep *Report) reasons() string {
 		}
 		if z.Kept != "" {
 			fmt.Fprintf(&b, "    as it was when it failed: %s@%s\n", z.Zone, z.Kept)
+		}
+	}
+	return b.String()
+}
+
+// keptBack lists the zones in which updates were left out, because they would
+// have removed other packages.
+func (rep *Report) keptBack() string {
+	var b strings.Builder
+	for _, z := range rep.Zones {
+		if len(z.KeptBack) > 0 {
+			fmt.Fprintf(&b, "\n%s: kept back: %s\n", z.Zone, ui.Printable(strings.Join(z.KeptBack, ", ")))
 		}
 	}
 	return b.String()

@@ -36,7 +36,8 @@ var (
 // ends.
 const patchHolder = `use Fcntl qw(:DEFAULT :flock SEEK_SET F_SETLK F_WRLCK);
 sysopen(my $f, "/var/lib/dpkg/lock-frontend", O_RDWR|O_CREAT) or die;
-fcntl($f, F_SETLK, pack("s s x4 q q l x4", F_WRLCK, SEEK_SET, 0, 0, 0)) or die "lock: $!";
+my $l = pack("s s x4 q q l x4", F_WRLCK, SEEK_SET, 0, 0, 0);
+fcntl($f, F_SETLK, $l) or die "lock: $!";
 $| = 1; print "locked\n"; <STDIN>;`
 
 func (l *patchLab) patchLockHeld(t *testing.T) {

@@ -166,7 +166,7 @@ func (b *patchBackground) end(t *testing.T, code int) patchReport {
 	t.Helper()
 	_ = b.Wait()
 	if got := b.ProcessState.ExitCode(); got != code {
-		t.Errorf("zone patch: exit code %d, want %d\n%s%s", got, code, b.out.String(), b.errs.String())
+		t.Errorf("zone patch: exit code %d, want %d\n%s", got, code, b.errs.String())
 	}
 	var rep patchReport
 	if err := json.Unmarshal(b.out.Bytes(), &rep); err != nil {

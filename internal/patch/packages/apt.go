@@ -263,13 +263,15 @@ func (Apt) Index(ctx context.Context, z Zone, dest string) error {
 }
 
 // Fetch gets files with apt's own downloader, so that proxies, credentials and
-// mirror lists of the zone count, in batches that fit the zone's memory.
+// mirror lists of the zone count, in batches that fit the zone's memory. What
+// came is kept when another file cannot be got: not every zone needs that one.
 func (Apt) Fetch(ctx context.Context, z Zone, files []File, keep func(File, io.Reader) error) error {
 	dir := aptWork + "/fetch"
 	if err := z.Root.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	for len(files) > 0 {
+	var errs []error
+	for len(files) > 0 && ctx.Err() == nil {
 		n := batch(files)
 		args := []string{"-o", "Acquire::Retries=2", "download-file"}
 		for _, f := range files[:n] {
@@ -278,16 +280,20 @@ func (Apt) Fetch(ctx context.Context, z Zone, files []File, keep func(File, io.R
 		res, err := z.Exec(ctx, aptCmd("/usr/lib/apt/apt-helper", args...))
 		logOutput(z, res)
 		if err != nil {
-			return fmt.Errorf("fetch packages: %w", err)
+			errs = append(errs, fmt.Errorf("fetch packages: %w", err))
 		}
 		for _, f := range files[:n] {
-			if err := keepFile(z.Root, dir+"/"+f.Name, f, keep); err != nil {
-				return err
+			name := dir + "/" + f.Name
+			if err != nil && !z.Root.Exists(name) {
+				continue
+			}
+			if err := keepFile(z.Root, name, f, keep); err != nil {
+				errs = append(errs, err)
 			}
 		}
 		files = files[n:]
 	}
-	return nil
+	return errors.Join(append(errs, ctx.Err())...)
 }
 
 // batch returns how many of the files to fetch in one go, at least one.
@@ -308,10 +314,7 @@ func keepFile(root *host.Root, name string, f File, keep func(File, io.Reader) e
 		return err
 	}
 	defer in.Close()
-	if err := keep(f, in); err != nil {
-		return err
-	}
-	return root.Remove(name)
+	return errors.Join(keep(f, in), root.Remove(name))
 }
 
 // Clean removes our directory.
