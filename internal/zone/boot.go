@@ -44,6 +44,11 @@ func (s *Service) Ready(ctx context.Context, name string) error {
 
 func (s *Service) bootLocked(ctx context.Context, name string) error {
 	if run, err := s.readRunning(name); err == nil && run.alive() && run.Mode == modeReady {
+		j, err := s.begin(opBoot, run.Pool, name)
+		if err != nil {
+			return err
+		}
+		defer j.end()
 		return s.run(ctx, name, &run)
 	}
 	return s.start(ctx, "boot", name, startSpec{mode: modeBoot, network: true})

@@ -1,6 +1,7 @@
 package zone
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"strings"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -50,6 +51,11 @@ func (s *Service) Create(ctx context.Context, c CreateSpec) error {
 	if err != nil {
 		return err
 	}
+	l, err := s.lock(ctx, opCreate, c.Name)
+	if err != nil {
+		return err
+	}
+	defer l.unlock()
 	return s.make(ctx, opCreate, pool, []string{c.Name}, func(ctx context.Context, b birth) error {
 		r := b.record
 		r.Image, r.Root = img.Ref(), c.Config.WithDefaults(c.Name).Root
@@ -63,7 +69,7 @@ func (s *Service) imagesLock(pool storage.Pool) string { return s.poolLock(pool,
 // LockImages keeps zones from being made of the images of a pool, so that one
 // can be deleted that has no users.
 func (s *Service) LockImages(ctx context.Context, pool storage.Pool) (release func(), err error) {
-	l, err := host.WaitLock(ctx, s.imagesLock(pool), lockPatience)
+	l, err := host.WaitLock(ctx, s.imagesLock(pool), s.patience())
 	if errors.Is(err, host.ErrLocked) {
 		return nil, errdefs.New(errdefs.Busy, "images of pool "+pool.Info().Name, "a zone is being created")
 	}
@@ -101,18 +107,24 @@ func (s *Service) chooseImage(ctx context.Context, pool storage.Pool, ref string
 // files become a layer that all copies stand on, so they share disk and page
 // cache; a whole root is copied on write.
 func (s *Service) Clone(ctx context.Context, source string, names []string) error {
-	for _, n := range names {
+	for i, n := range names {
 		if err := config.ValidName(n); err != nil {
 			return err
 		}
+		if slices.Contains(names[:i], n) {
+			return errdefs.New(errdefs.Usage, "clone "+source, "%s is named twice", n)
+		}
 	}
-	src, err := s.lock(ctx, "clone", source)
+	// All locks at once and in order, and held to the end: the source's layers
+	// must stay what they are, and nobody may wait for a zone while holding
+	// the layers.
+	l, err := s.lock(ctx, opClone, append([]string{source}, names...)...)
 	if err != nil {
 		return err
 	}
+	defer l.unlock()
 	at, err := s.Find(ctx, source)
 	if err != nil {
-		src.unlock()
 		return err
 	}
 	r, err := readRecord(at.activePath(""))
@@ -124,7 +136,6 @@ func (s *Service) Clone(ctx context.Context, source string, names []string) erro
 	if err == nil {
 		z, err = readConfig(at.activePath(""))
 	}
-	src.unlock() // the snapshot below is taken at one moment and needs no lock
 	if err != nil {
 		return err
 	}
@@ -134,7 +145,10 @@ func (s *Service) Clone(ctx context.Context, source string, names []string) erro
 
 func (s *Service) cloneFrom(ctx context.Context, at Place, src Record, z config.Zone, names []string) error {
 	from := at.active()
-	l, err := host.WaitLock(ctx, s.poolLock(at.Pool, "layers"), lockPatience)
+	l, err := host.WaitLock(ctx, s.poolLock(at.Pool, "layers"), s.patience())
+	if errors.Is(err, host.ErrLocked) {
+		return errdefs.New(errdefs.Busy, "clone "+at.Name, "another clone is being made in pool %s", at.Pool.Info().Name)
+	}
 	if err != nil {
 		return fmt.Errorf("lock the layers of pool %s: %w", at.Pool.Info().Name, err)
 	}
@@ -145,7 +159,6 @@ func (s *Service) cloneFrom(ctx context.Context, at Place, src Record, z config.
 		from = path.Join("layers", layer)
 		layers = append([]string{layer}, layers...)
 	}
-	layerMade := false
 	err = s.make(ctx, opClone, at.Pool, names, func(ctx context.Context, b birth) error {
 		r := b.record
 		r.Image, r.Root, r.Layers, r.ClonedOf = src.Image, src.Root, layers, at.Name
@@ -154,11 +167,12 @@ func (s *Service) cloneFrom(ctx context.Context, at Place, src Record, z config.
 		if from == at.active() {
 			return nil
 		}
-		layerMade = true
 		return at.Pool.Snapshot(ctx, at.active(), from, true)
 	})
-	if err != nil && layerMade {
-		err = errors.Join(err, at.Pool.Delete(context.WithoutCancel(ctx), from))
+	if err != nil && from != at.active() {
+		if left := s.dropLayersLocked(context.WithoutCancel(ctx), at.Pool); left != nil {
+			s.Note("the layer made for the clones stays for now: %v", left)
+		}
 	}
 	return err
 }
@@ -173,17 +187,12 @@ type birth struct {
 // directories share the commit of the file system.
 const makeWorkers = 16
 
-// make builds zones under tmp and moves them into place when all are whole.
+// make, called with the locks of the zones, builds them under tmp and moves them into place when all are whole.
 // first runs before any is built. Interrupted at any moment it leaves nothing
 // but whole zones and a journal entry that explains the rest.
 func (s *Service) make(ctx context.Context, op string, pool storage.Pool, names []string,
 	build func(context.Context, birth) error, first ...func(context.Context) error,
 ) (err error) {
-	locks, err := s.lock(ctx, op, names...)
-	if err != nil {
-		return err
-	}
-	defer locks.unlock()
 	for _, n := range names {
 		if err := s.free(ctx, op, n); err != nil {
 			return err
@@ -201,14 +210,18 @@ func (s *Service) make(ctx context.Context, op string, pool storage.Pool, names 
 	tmp := path.Join("tmp", j.ID)
 	var placed []string
 	defer func() {
-		if err != nil {
-			clean := context.WithoutCancel(ctx)
-			for _, n := range placed {
-				err = errors.Join(err, s.removeTree(clean, pool, path.Join("zones", n)))
-			}
-			err = errors.Join(err, s.removeTree(clean, pool, tmp))
+		if err == nil {
+			j.end()
+			return
 		}
-		j.end()
+		clean := context.WithoutCancel(ctx)
+		var undo error
+		for _, n := range placed {
+			undo = errors.Join(undo, s.removeTree(clean, pool, path.Join("zones", n)))
+		}
+		undo = errors.Join(undo, s.removeUnplaced(clean, pool, tmp))
+		j.endUnless(undo)
+		err = errors.Join(err, undo)
 	}()
 	for _, f := range first {
 		if err := f(ctx); err != nil {
@@ -259,7 +272,7 @@ func (s *Service) free(ctx context.Context, op, name string) error {
 // births prepares identities. Addresses stay reserved until release is called,
 // by when the zones that carry them are in place.
 func (s *Service) births(ctx context.Context, names []string) (list []birth, release func(), err error) {
-	l, err := host.WaitLock(ctx, filepath.Join(s.Run, "locks", "addresses"), lockPatience)
+	l, err := host.WaitLock(ctx, filepath.Join(s.Run, "locks", "addresses"), s.patience())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -334,26 +347,39 @@ func (s *Service) build(ctx context.Context, pool storage.Pool, dataset, from st
 	return writeRecord(dir, r)
 }
 
-// identityFiles are all that a zone that never ran holds of its own.
-var identityFiles = map[string]bool{
-	".": true, "etc": true, "etc/machine-id": true, "etc/hostname": true, "etc/hosts": true, "etc/resolv.conf": true,
-}
-
 // onlyIdentity reports whether a sparse zone's own directory holds nothing
-// worth sharing with a clone. Whiteouts of identity files do not count.
+// worth sharing with a clone: only what every new zone gets.
 func onlyIdentity(upper string) bool {
+	root, err := host.OpenRoot(upper)
+	if err != nil {
+		return false
+	}
+	defer root.Close()
 	stop := errors.New("more")
-	err := filepath.WalkDir(upper, func(p string, d fs.DirEntry, err error) error {
+	err = filepath.WalkDir(upper, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		rel, _ := filepath.Rel(upper, p)
-		if !identityFiles[rel] || (strings.Contains(rel, "/") && d.IsDir()) {
+		if rel, _ := filepath.Rel(upper, p); !isIdentity(root, rel, d.Type()) {
 			return stop
 		}
 		return nil
 	})
 	return err == nil
+}
+
+func isIdentity(root *host.Root, rel string, t fs.FileMode) bool {
+	switch rel {
+	case ".", "etc":
+		return t.IsDir()
+	case "etc/machine-id", "etc/hostname":
+		return t.IsRegular()
+	case "etc/hosts", "etc/resolv.conf":
+		// Only ours: somebody's own go along to the clone.
+		data, err := root.ReadFile(rel)
+		return err == nil && t.IsRegular() && bytes.HasPrefix(data, []byte(writtenHeader))
+	}
+	return false
 }
 
 // explainFull names the pool when it has no room left.

@@ -44,6 +44,7 @@ func (s *Service) Delete(ctx context.Context, name string, force bool) error {
 		return err
 	}
 	if err := j.step("remove", ""); err != nil {
+		j.end()
 		return err
 	}
 	if err := os.Rename(at.dir(), at.Pool.Path(trash)); err != nil {
@@ -52,21 +53,16 @@ func (s *Service) Delete(ctx context.Context, name string, force bool) error {
 	}
 	// From here on the zone is gone; a failure below leaves the entry for the
 	// next command to finish.
-	if err := s.finishDelete(context.WithoutCancel(ctx), at.Pool, trash, name); err != nil {
-		j.lock.Unlock()
-		return err
-	}
-	j.end()
-	return nil
+	err = s.finishDelete(context.WithoutCancel(ctx), at.Pool, trash, name)
+	j.endUnless(err)
+	return err
 }
 
 func (s *Service) finishDelete(ctx context.Context, pool storage.Pool, trash, name string) error {
 	if err := s.removeTree(ctx, pool, trash); err != nil {
 		return err
 	}
-	if err := s.dropUnusedLayers(ctx, pool); err != nil {
-		s.Note("layers no zone needs any more stay for now: %v", err)
-	}
+	s.tidyLayers(ctx, pool)
 	return errors.Join(
 		os.RemoveAll(filepath.Join(pool.Path("shared"), "zones", name)),
 		removeIfThere(s.logPath(name)),
@@ -87,7 +83,7 @@ func (s *Service) ensureShared(ctx context.Context, pool storage.Pool, name stri
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
-	l, err := host.WaitLock(ctx, s.poolLock(pool, "shared"), lockPatience)
+	l, err := host.WaitLock(ctx, s.poolLock(pool, "shared"), s.patience())
 	if err != nil {
 		return "", err
 	}

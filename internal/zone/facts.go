@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -166,7 +167,11 @@ func (s *Service) status(at Place) Status {
 	}
 	s.addRunning(&st)
 	if snaps, err := os.ReadDir(at.dir()); err == nil {
-		st.Snapshots = max(0, len(snaps)-1)
+		for _, e := range snaps {
+			if strings.HasPrefix(e.Name(), "@") {
+				st.Snapshots++
+			}
+		}
 	}
 	return st
 }

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"zone/internal/errdefs"
@@ -90,6 +89,16 @@ func (j *journal) append() error {
 // end removes the entry: the change is whole, or wholly taken back.
 func (j *journal) end() { j.lock.Remove() }
 
+// endUnless ends the entry or, when finishing or taking back the change
+// failed, leaves it for the next command to mend.
+func (j *journal) endUnless(failed error) {
+	if failed != nil {
+		j.lock.Unlock()
+		return
+	}
+	j.end()
+}
+
 // abandoned takes over the entry at path if its owner is gone; it returns nil
 // if the owner lives, or the entry has ended meanwhile. wait bounds the time
 // that another process may take for a look at the same entry.
@@ -99,14 +108,29 @@ func abandoned(path string, wait time.Duration) *journal {
 		return nil
 	}
 	data, err := io.ReadAll(lock.File())
-	lines := bytes.Split(data, []byte("\n"))
-	lines = lines[:len(lines)-1] // what follows the last newline was cut off
-	j := &journal{lock: lock}
-	if err != nil || len(lines) == 0 || json.Unmarshal(lines[len(lines)-1], &j.Entry) != nil {
+	if err != nil {
+		lock.Unlock()
+		return nil
+	}
+	e, ok := parseEntry(data)
+	if !ok {
 		lock.Remove() // nothing was begun before the first line was whole
 		return nil
 	}
-	return j
+	return &journal{Entry: e, lock: lock}
+}
+
+// parseEntry reads the last whole line of an entry's file. What follows the
+// last newline was cut off.
+func parseEntry(data []byte) (Entry, bool) {
+	lines := bytes.Split(data, []byte("\n"))
+	for _, line := range slices.Backward(lines[:len(lines)-1]) {
+		var e Entry
+		if json.Unmarshal(line, &e) == nil && len(e.Zones) > 0 {
+			return e, true
+		}
+	}
+	return Entry{}, false
 }
 
 // abandonedEntries lists the paths of entries whose owner is gone. It changes
@@ -127,10 +151,6 @@ func (s *Service) abandonedEntries() []string {
 	return paths
 }
 
-// lockPatience is how long a verb waits for another that works on the same
-// zone.
-const lockPatience = 60 * time.Second
-
 // zoneLock is held by whoever changes a zone.
 type zoneLock struct {
 	locks []*host.Lock
@@ -145,7 +165,7 @@ func (l *zoneLock) unlock() {
 // lock takes the locks of zones, in order of name, and mends what an
 // interrupted command left behind in them.
 func (s *Service) lock(ctx context.Context, op string, names ...string) (*zoneLock, error) {
-	l, err := s.lockOnly(ctx, op, lockPatience, names...)
+	l, err := s.lockOnly(ctx, op, s.patience(), names...)
 	if err != nil {
 		return nil, err
 	}
@@ -196,9 +216,7 @@ func (s *Service) entryOf(name string) (Entry, bool) {
 		if err != nil {
 			continue
 		}
-		lines := strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
-		var e Entry
-		if json.Unmarshal([]byte(lines[len(lines)-1]), &e) == nil && slices.Contains(e.Zones, name) {
+		if e, ok := parseEntry(data); ok && slices.Contains(e.Zones, name) {
 			return e, true
 		}
 	}

@@ -129,9 +129,11 @@ func (w *writable) remove(name string) error {
 		return err
 	}
 	for _, l := range w.lowers {
-		if !l.Exists(name) {
+		f, err := l.Open(name, unix.O_PATH|unix.O_NOFOLLOW, 0) // a dangling link is something too
+		if err != nil {
 			continue
 		}
+		_ = f.Close()
 		if err := w.copyUpDir(path.Dir(name)); err != nil {
 			return err
 		}

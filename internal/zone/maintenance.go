@@ -64,7 +64,8 @@ func (m Maintenance) DeleteSnapshot(ctx context.Context, name, snap string) erro
 	if err := at.Pool.Delete(ctx, at.dataset("@"+snap)); err != nil {
 		return err
 	}
-	return m.S.dropUnusedLayers(ctx, at.Pool)
+	m.S.tidyLayers(ctx, at.Pool)
+	return nil
 }
 
 // RollbackTo makes the root what it was at NAME@snap and keeps the present one

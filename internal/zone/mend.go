@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"zone/internal/errdefs"
 	"zone/internal/host"
 	"zone/internal/storage"
 )
@@ -107,17 +108,21 @@ func (s *Service) mendEntry(ctx context.Context, j *journal) (string, error) {
 	return "", fmt.Errorf("unknown operation %q in the journal", j.Op)
 }
 
+// poolGone is said of entries about zones that went with their pool.
+const poolGone = "its pool has been destroyed since"
+
 func (s *Service) mendNew(ctx context.Context, j *journal) (string, error) {
 	pool, err := s.Pools.Open(ctx, j.Pool)
+	if errdefs.Is(err, errdefs.NotFound) {
+		return poolGone, nil
+	}
 	if err != nil {
 		return "", err
 	}
-	if err := s.removeTree(ctx, pool, path.Join("tmp", j.ID)); err != nil {
+	if err := s.removeUnplaced(ctx, pool, path.Join("tmp", j.ID)); err != nil {
 		return "", err
 	}
-	if err := s.dropUnusedLayers(ctx, pool); err != nil {
-		return "", err
-	}
+	s.tidyLayers(ctx, pool)
 	var made, missing []string
 	for _, n := range j.Zones {
 		if _, err := os.Stat(pool.Path(path.Join("zones", n))); err == nil {
@@ -137,6 +142,9 @@ func (s *Service) mendNew(ctx context.Context, j *journal) (string, error) {
 
 func (s *Service) mendCopy(ctx context.Context, j *journal) (string, error) {
 	pool, err := s.Pools.Open(ctx, j.Pool)
+	if errdefs.Is(err, errdefs.NotFound) {
+		return poolGone, nil
+	}
 	if err != nil {
 		return "", err
 	}
@@ -148,19 +156,34 @@ func (s *Service) mendCopy(ctx context.Context, j *journal) (string, error) {
 
 func (s *Service) mendRollback(ctx context.Context, j *journal) (string, error) {
 	pool, err := s.Pools.Open(ctx, j.Pool)
+	if errdefs.Is(err, errdefs.NotFound) {
+		return poolGone, nil
+	}
 	if err != nil {
 		return "", err
 	}
 	at := Place{pool, j.Zones[0]}
-	r, err := readRecord(at.activePath(""))
-	if err == nil && r.Rewritten == j.ID {
+	tmp := path.Join("tmp", j.ID)
+	now, unreadable := readRecord(at.activePath(""))
+	if unreadable == nil && now.Rewritten == j.ID {
 		return "finished it", s.keepReplaced(ctx, at, j.ID, j.Detail)
 	}
-	return "took it back; the zone is as before", s.removeTree(ctx, pool, path.Join("tmp", j.ID))
+	if unreadable != nil && j.Step == stepExchange {
+		// Only one of the two roots carries the entry's mark. The one that
+		// goes must be seen to be the copy.
+		copied, err := readRecord(pool.Path(path.Join(tmp, "active")))
+		if err != nil || copied.Rewritten != j.ID {
+			return "", fmt.Errorf("tell the old root from the new one: %w", unreadable)
+		}
+	}
+	return "took it back; the zone is as before", s.removeTree(ctx, pool, tmp)
 }
 
 func (s *Service) mendDelete(ctx context.Context, j *journal) (string, error) {
 	pool, err := s.Pools.Open(ctx, j.Pool)
+	if errdefs.Is(err, errdefs.NotFound) {
+		return poolGone, nil
+	}
 	if err != nil {
 		return "", err
 	}
@@ -176,6 +199,14 @@ func (s *Service) mendDelete(ctx context.Context, j *journal) (string, error) {
 	return "finished it", s.finishDelete(ctx, pool, trash, j.Zones[0])
 }
 
+// tidyLayers drops unused layers. That they stay for now is no failure of the
+// change that set them free.
+func (s *Service) tidyLayers(ctx context.Context, pool storage.Pool) {
+	if err := s.dropUnusedLayers(ctx, pool); err != nil {
+		s.Note("layers no zone needs any more stay for now: %v", err)
+	}
+}
+
 // removeTree deletes a directory of the pool with the datasets in it. One that
 // is gone is success.
 func (s *Service) removeTree(ctx context.Context, pool storage.Pool, dir string) error {
@@ -189,7 +220,7 @@ func (s *Service) removeTree(ctx context.Context, pool storage.Pool, dir string)
 	}
 	for _, e := range entries {
 		sub := path.Join(dir, e.Name())
-		if isDataset(filepath.Join(root, e.Name())) {
+		if isDataset(e.Name()) {
 			err = pool.Delete(ctx, sub)
 		} else if e.IsDir() {
 			err = s.removeTree(ctx, pool, sub)
@@ -206,10 +237,25 @@ func (s *Service) removeTree(ctx context.Context, pool storage.Pool, dir string)
 	return nil
 }
 
-// isDataset tells a dataset of ours from a plain directory that holds some.
-func isDataset(dir string) bool {
-	base := filepath.Base(dir)
-	return base == "active" || strings.HasPrefix(base, "@") || strings.HasPrefix(base, "layer-")
+// isDataset tells a dataset in a zone's directory from a plain directory.
+func isDataset(name string) bool { return name == "active" || strings.HasPrefix(name, "@") }
+
+// removeUnplaced deletes a directory of the pool with the directories of zones
+// in it, whatever their names.
+func (s *Service) removeUnplaced(ctx context.Context, pool storage.Pool, dir string) error {
+	entries, err := os.ReadDir(pool.Path(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := s.removeTree(ctx, pool, path.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return removeIfThere(pool.Path(dir))
 }
 
 // ended lists zones whose first process is gone although nobody halted them.
@@ -255,8 +301,11 @@ func (s *Service) layersInUse(pool storage.Pool) (map[string]bool, error) {
 }
 
 // eachRecord calls f for the record of every zone and every snapshot of a
-// pool.
+// pool, and of the roots that a rollback is about to exchange or keep.
 func eachRecord(pool storage.Pool, f func(Record)) error {
+	if err := eachUnplaced(pool, f); err != nil {
+		return err
+	}
 	zones, err := os.ReadDir(pool.Path("zones"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -287,14 +336,36 @@ func eachRecord(pool storage.Pool, f func(Record)) error {
 	return nil
 }
 
+// eachUnplaced calls f for the records of roots in tmp. Those without a record
+// are not finished and hold nothing that anybody needs.
+func eachUnplaced(pool storage.Pool, f func(Record)) error {
+	work, err := os.ReadDir(pool.Path("tmp"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, w := range work {
+		r, err := readRecord(pool.Path(path.Join("tmp", w.Name(), "active")))
+		if err == nil {
+			f(r)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
 // dropUnusedLayers deletes layers that nothing stands on any more. The lock of
 // the layers keeps a clone from choosing one meanwhile.
 func (s *Service) dropUnusedLayers(ctx context.Context, pool storage.Pool) error {
-	l, err := host.WaitLock(ctx, s.poolLock(pool, "layers"), lockPatience)
+	l, err := host.WaitLock(ctx, s.poolLock(pool, "layers"), s.patience())
 	if err != nil {
 		return err
 	}
 	defer l.Unlock()
+	return s.dropLayersLocked(ctx, pool)
+}
+
+func (s *Service) dropLayersLocked(ctx context.Context, pool storage.Pool) error {
 	layers, err := os.ReadDir(pool.Path("layers"))
 	if errors.Is(err, fs.ErrNotExist) || len(layers) == 0 {
 		return nil

@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"zone/internal/cgroup"
 	"zone/internal/config"
@@ -66,6 +67,15 @@ type Service struct {
 	ResolvConf func() ([]byte, error) // what a zone's /etc/resolv.conf holds
 	Init       string                 // the small init for images that have none
 	Note       func(format string, args ...any)
+	Patience   time.Duration // for who else works on the same zone or pool; 0: a minute
+}
+
+// patience is how long a verb waits for another that works on the same zone.
+func (s *Service) patience() time.Duration {
+	if s.Patience > 0 {
+		return s.Patience
+	}
+	return time.Minute
 }
 
 // Place is where a zone is kept.

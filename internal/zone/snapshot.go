@@ -95,7 +95,8 @@ func (s *Service) DeleteSnapshot(ctx context.Context, name, snap string) error {
 	if err := at.Pool.Delete(ctx, at.dataset("@"+snap)); err != nil {
 		return err
 	}
-	return s.dropUnusedLayers(ctx, at.Pool)
+	s.tidyLayers(ctx, at.Pool)
+	return nil
 }
 
 func (s *Service) findSnapshot(ctx context.Context, name, snap string) (Place, error) {
@@ -155,28 +156,29 @@ func (s *Service) rollbackLocked(ctx context.Context, name, snap, keepAs string)
 		return "", err
 	}
 	if err := j.step("copy", keepAs); err != nil {
+		j.end()
 		return "", err
 	}
 	tmp := path.Join("tmp", j.ID)
 	err = s.prepareRollback(ctx, at, snap, path.Join(tmp, "active"), j.ID)
 	if err == nil {
-		err = j.step("exchange", keepAs)
+		err = j.step(stepExchange, keepAs)
 	}
 	if err == nil {
 		err = host.Exchange(at.Pool.Path(at.active()), at.Pool.Path(path.Join(tmp, "active")))
 	}
 	if err != nil {
-		err = errors.Join(err, s.removeTree(context.WithoutCancel(ctx), at.Pool, tmp))
-		j.end()
-		return "", explainFull("rollback "+name, at.Pool, err)
+		undo := s.removeTree(context.WithoutCancel(ctx), at.Pool, tmp)
+		j.endUnless(undo)
+		return "", explainFull("rollback "+name, at.Pool, errors.Join(err, undo))
 	}
-	if err := s.keepReplaced(context.WithoutCancel(ctx), at, j.ID, keepAs); err != nil {
-		j.lock.Unlock() // the next command finishes it
-		return "", err
-	}
-	j.end()
-	return keepAs, nil
+	err = s.keepReplaced(context.WithoutCancel(ctx), at, j.ID, keepAs)
+	j.endUnless(err)
+	return keepAs, err
 }
+
+// stepExchange is the step of a rollback in which the roots change places.
+const stepExchange = "exchange"
 
 // prepareRollback builds the root that is to be: the snapshot's files and
 // layers, the present configuration and address.
@@ -226,21 +228,21 @@ func (s *Service) FillFromZone(name string) func(ctx context.Context, dir string
 		if err != nil {
 			return err
 		}
-		r, err := readRecord(at.activePath(""))
-		if err != nil {
-			return err
-		}
 		j, err := s.begin(opCopy, at.Pool.Info().Name, name)
 		if err != nil {
 			return err
 		}
 		tmp := path.Join("tmp", j.ID)
 		defer func() {
-			_ = s.removeTree(context.WithoutCancel(ctx), at.Pool, tmp)
-			j.end()
+			j.endUnless(s.removeTree(context.WithoutCancel(ctx), at.Pool, tmp))
 		}()
 		snap := path.Join(tmp, "active")
 		if err := at.Pool.Snapshot(ctx, at.active(), snap, false); err != nil {
+			return err
+		}
+		// The record of that moment: a rollback meanwhile changes the layers.
+		r, err := readRecord(at.Pool.Path(snap))
+		if err != nil {
 			return err
 		}
 		return s.copyRoot(ctx, at.Pool, snap, r, dir, filepath.Join(s.Run, "zones", "."+j.ID))
