@@ -344,6 +344,9 @@ func eachUnplaced(pool storage.Pool, f func(Record)) error {
 		return err
 	}
 	for _, w := range work {
+		if !w.IsDir() {
+			continue // the lock of those who build images
+		}
 		r, err := readRecord(pool.Path(path.Join("tmp", w.Name(), "active")))
 		if err == nil {
 			f(r)

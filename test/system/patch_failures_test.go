@@ -14,17 +14,18 @@ import (
 // TestPatchFailures has zones in which a run meets every kind of trouble, next
 // to zones in which it must go well all the same.
 func TestPatchFailures(t *testing.T) {
+	t.Parallel()
 	l := newPatchLab(t)
-	t.Run("lock", l.patchLockHeld)
+	t.Run("lock", func(t *testing.T) { l.on(t).patchLockHeld(t) })
 	t.Run("one file missing", func(t *testing.T) {
-		l.patchFileMissing(t, func(w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) })
+		l.on(t).patchFileMissing(t, func(w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) })
 	})
-	t.Run("one file cut off", func(t *testing.T) { l.patchFileMissing(t, patchHangUp) })
-	t.Run("source down", l.patchSourceDown)
-	t.Run("zones end", l.patchZonesEnd)
-	t.Run("hang and health", l.patchHangAndHealth)
-	t.Run("interrupt", l.patchInterrupt)
-	t.Run("choice of packages", l.patchChoice)
+	t.Run("one file cut off", func(t *testing.T) { l.on(t).patchFileMissing(t, patchHangUp) })
+	t.Run("source down", func(t *testing.T) { l.on(t).patchSourceDown(t) })
+	t.Run("zones end", func(t *testing.T) { l.on(t).patchZonesEnd(t) })
+	t.Run("hang and health", func(t *testing.T) { l.on(t).patchHangAndHealth(t) })
+	t.Run("interrupt", func(t *testing.T) { l.on(t).patchInterrupt(t) })
+	t.Run("choice of packages", func(t *testing.T) { l.on(t).patchChoice(t) })
 }
 
 var (

@@ -43,7 +43,7 @@ echo $code >/etc/zt/policy`}
 // patchActor does what the zone wants: break, wait, fall sick.
 func patchActor(version string) patchDeb {
 	return patchDeb{name: "zt-actor", version: version, postinst: `cd /etc/zt 2>/dev/null || exit 0
-echo `+version+` >actor
+echo ` + version + ` >actor
 if [ -e break ]; then echo "this package is broken on purpose" >&2; exit 1; fi
 if [ -e sicken ]; then touch sick; fi
 if [ -e slow ]; then touch /run/zt-waiting; sleep "$(cat slow)"; fi`}
@@ -67,6 +67,12 @@ func newPatchLab(t *testing.T) *patchLab {
 	l.install("tmpl", patchPlain("1.0"), patchSecond("1.0"))
 	m.Must("halt", "tmpl")
 	return l
+}
+
+// on returns the same installation for a test within the test.
+func (l *patchLab) on(t *testing.T) *patchLab {
+	t.Helper()
+	return &patchLab{t: t, m: l.m.On(t), repo: l.repo}
 }
 
 // prepare makes our repository the zone's only source.

@@ -9,6 +9,7 @@ import (
 
 // TestPatchMany patches zones of all kinds at once, and again.
 func TestPatchMany(t *testing.T) {
+	t.Parallel()
 	l := newPatchLab(t)
 	all := []string{"p1", "p2", "p3", "p4", "p5", "p6"}
 	halted := all[3:]
@@ -161,6 +162,7 @@ func (l *patchLab) patchIsolation(t *testing.T) {
 
 // TestPatchBroken has a package that breaks in some zones only.
 func TestPatchBroken(t *testing.T) {
+	t.Parallel()
 	l := newPatchLab(t)
 	all := []string{"b1", "b2", "b3", "b4", "b5", "b6"}
 	l.clones(t, all...)
