@@ -136,8 +136,12 @@ func tool(name string, args ...string) func(context.Context, Options) (Status, s
 	}
 }
 
+// patience is what one program may take: on a busy host the first start of a
+// large one, read from a slow disk, takes seconds.
+const patience = 15 * time.Second
+
 func (o Options) version(ctx context.Context, path string, args ...string) (string, error) {
-	res, err := o.Runner.Run(ctx, host.Cmd{Name: path, Args: args, Timeout: 2 * time.Second})
+	res, err := o.Runner.Run(ctx, host.Cmd{Name: path, Args: args, Timeout: patience})
 	line, _, _ := strings.Cut(strings.TrimSpace(res.Stdout), "\n")
 	return line, err
 }
