@@ -192,9 +192,33 @@ func (m *Machine) Inside(args ...string) string {
 	return string(out)
 }
 
+// Pool is a line of `zone pool list --json`.
+type Pool struct {
+	Name, Path, File string
+	Used, Free       int64
+}
+
+// Pool returns what the program says of a pool.
+func (m *Machine) Pool(name string) Pool {
+	m.t.Helper()
+	var list struct{ Pools []Pool }
+	out := m.Must("pool", "list", "--json")
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		m.t.Fatalf("zone pool list --json printed %q", out)
+	}
+	for _, p := range list.Pools {
+		if p.Name == name {
+			return p
+		}
+	}
+	m.t.Fatalf("no pool %s in %s", name, out)
+	return Pool{}
+}
+
 // PoolPath returns where Inside finds a directory of a pool.
 func (m *Machine) PoolPath(pool, leaf string) string {
-	return filepath.Join(m.Run, "pools", pool, leaf)
+	m.t.Helper()
+	return filepath.Join(m.Pool(pool).Path, leaf)
 }
 
 func (m *Machine) pin() string { return filepath.Join(m.Run, "ns", "mnt") }

@@ -47,10 +47,10 @@ func TestMistakes(t *testing.T) {
 		{12, []string{"clone alpha", "exists already"}, []string{"clone", "alpha", "beta", "alpha"}},
 		{10, []string{"zone alhpa", `"alpha"`}, []string{"boot", "alhpa"}},
 		{10, []string{"alpha@never"}, []string{"rollback", "alpha@never"}},
-		{12, []string{"login", "installed"}, []string{"login", "alpha"}},
+		{12, []string{"login alpha", "installed"}, []string{"login", "alpha"}},
 		{12, []string{"shutdown alpha", "installed"}, []string{"shutdown", "alpha"}},
 		{2, []string{"capped-memory", "12Q"}, []string{"config", "set", "alpha", "capped-memory=12Q"}},
-		{12, []string{"base", "alpha"}, []string{"image", "delete", "base", "-F"}},
+		{11, []string{"base", "in use by alpha"}, []string{"image", "delete", "base", "-F"}},
 	} {
 		m.Refused(c.code, c.words, c.args...)
 	}

@@ -3,6 +3,7 @@ package system
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"zone/test/machine"
 )
@@ -17,7 +18,7 @@ func TestPoolFull(t *testing.T) {
 	m.Must("create", "w", "--set", "root=whole")
 	m.Must("boot", "a")
 	r := m.Try("exec", "a", "--", "sh", "-c", "cat /dev/zero >/root/fill; sync; for i in $(seq 4000); do head -c 3000 /dev/zero >/root/f$i || break; done; sync")
-	if r.Code == 0 || !strings.Contains(r.Stderr, "No space left") {
+	if !strings.Contains(r.Stderr, "No space left") {
 		t.Fatalf("the pool does not fill: exit code %d\n%s", r.Code, r.Stderr)
 	}
 	before := m.Snapshot()
@@ -47,7 +48,10 @@ func TestPoolFull(t *testing.T) {
 	if got := m.Exec("a", "rm -r /root/f*; sync; echo there"); got != "there" {
 		t.Errorf("in the zone that filled the pool: %q", got)
 	}
-	m.Must("clone", "w", "c")
+	// The file system clears deleted datasets away in the background.
+	began := time.Now()
+	until(t, 90*time.Second, "room for a clone after making room", func() bool { return m.Try("clone", "w", "c").Code == 0 })
+	t.Logf("room again after %s", time.Since(began).Round(time.Second))
 	m.Must("clone", "a", "d")
 	m.Must("boot", "w", "c", "d")
 	m.Must("halt", "--all")
@@ -65,22 +69,25 @@ func TestDirBackend(t *testing.T) {
 			m.Must("create", "src", "--set", "root="+root)
 			m.Must("boot", "src")
 			m.Exec("src", "echo own >/root/file")
-			m.Must("clone", "src", "c", "--count", "3")
-			m.Must("boot", "c-002")
-			if got := m.Exec("c-002", "cat /root/file; hostname"); got != "own\nc-002" {
+			m.Must("clone", "src", "c")
+			m.Must("boot", "c")
+			if got := m.Exec("c", "cat /root/file; hostname"); got != "own\nc" {
 				t.Errorf("in the clone: %q", got)
 			}
-			m.Must("halt", "c-002")
-			m.Must("snapshot", "c-002@s")
-			m.Must("boot", "c-002")
-			m.Exec("c-002", "rm /root/file")
-			m.Must("halt", "c-002")
-			m.Must("rollback", "c-002@s")
-			m.Must("boot", "c-002")
-			if got := m.Exec("c-002", "cat /root/file"); got != "own" {
+			if root == "whole" {
+				return // without copy on write each further copy takes seconds
+			}
+			m.Must("halt", "c")
+			m.Must("snapshot", "c@s")
+			m.Must("boot", "c")
+			m.Exec("c", "rm /root/file")
+			m.Must("halt", "c")
+			m.Must("rollback", "c@s")
+			m.Must("boot", "c")
+			if got := m.Exec("c", "cat /root/file"); got != "own" {
 				t.Errorf("after the rollback: %q", got)
 			}
-			m.Clear()
 		})
+		m.Clear()
 	}
 }

@@ -1,11 +1,9 @@
 package system
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -68,11 +66,7 @@ func TestCloneCost(t *testing.T) {
 func poolUsed(t *testing.T, m *machine.Machine) int64 {
 	t.Helper()
 	m.Inside("sync", "-f", m.PoolPath("tank", ""))
-	var list struct{ Pools []struct{ Used int64 } }
-	if out := m.Must("pool", "list", "--json"); json.Unmarshal([]byte(out), &list) != nil || len(list.Pools) != 1 {
-		t.Fatalf("pool list: %s", out)
-	}
-	return list.Pools[0].Used
+	return m.Pool("tank").Used
 }
 
 const bigFile = 256 << 20
@@ -117,7 +111,7 @@ func TestPageCacheShared(t *testing.T) {
 		t.Errorf("16 zones hold %d bytes of page cache for a file of %d", grown, bigFile)
 	}
 	// Nor may the pool's own file hold it a second time.
-	if n := resident(t, m, filepath.Join(m.Home, "pools", "tank.img")); n > bigFile/10 {
+	if n := resident(t, m, m.Pool("tank").File); n > bigFile/10 {
 		t.Errorf("%d bytes of the pool's file are in memory", n)
 	}
 }
