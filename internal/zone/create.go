@@ -107,6 +107,9 @@ func (s *Service) chooseImage(ctx context.Context, pool storage.Pool, ref string
 // files become a layer that all copies stand on, so they share disk and page
 // cache; a whole root is copied on write.
 func (s *Service) Clone(ctx context.Context, source string, names []string) error {
+	if len(names) == 0 {
+		return errdefs.New(errdefs.Usage, "clone "+source, "no name for the clone")
+	}
 	for i, n := range names {
 		if err := config.ValidName(n); err != nil {
 			return err
@@ -128,9 +131,9 @@ func (s *Service) Clone(ctx context.Context, source string, names []string) erro
 		return err
 	}
 	r, err := readRecord(at.activePath(""))
-	if err == nil && r.Root == Sparse && len(r.Layers) >= maxLayers {
-		err = errdefs.New(errdefs.WrongState, "clone "+source, "it stands on %d layers, the most that one mount takes", len(r.Layers)).
-			WithHint("zone image build NAME --from zone:%s", source)
+	if err == nil {
+		longest := slices.MaxFunc(names, func(a, b string) int { return len(a) - len(b) })
+		err = checkLayers(at, r, longest)
 	}
 	var z config.Zone
 	if err == nil {

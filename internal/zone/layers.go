@@ -16,8 +16,35 @@ import (
 	"zone/internal/storage"
 )
 
-// maxLayers keeps the mount options within the one page that mount(2) takes.
+// maxLayers is how many layers a zone may stand on; each costs a little on
+// every look-up of a file.
 const maxLayers = 32
+
+// maxMountOptions is what fits the one page that mount(2) takes.
+const maxMountOptions = 4095
+
+// mountOptions returns the options of a sparse root's overlay, whose own
+// dataset is at dir.
+func mountOptions(pool storage.Pool, dir string, r Record) string {
+	return "lowerdir=" + strings.Join(lowerDirs(pool, r), ":") +
+		",upperdir=" + filepath.Join(dir, "upper") + ",workdir=" + filepath.Join(dir, "work")
+}
+
+// checkLayers refuses clones of a sparse zone that would stand on more layers
+// than one mount takes. name is the longest of their names.
+func checkLayers(at Place, r Record, name string) error {
+	if r.Root != Sparse {
+		return nil
+	}
+	clone := r
+	clone.Layers = append([]string{newID()}, r.Layers...)
+	dir := Place{at.Pool, name}.activePath("")
+	if len(r.Layers) < maxLayers && len(mountOptions(at.Pool, dir, clone)) <= maxMountOptions {
+		return nil
+	}
+	return errdefs.New(errdefs.WrongState, "clone "+at.Name, "it stands on %d layers, the most that one mount takes", len(r.Layers)).
+		WithHint("zone image build NAME --from zone:%s", at.Name)
+}
 
 // lowerDirs returns the directories below a sparse zone's own, topmost first.
 func lowerDirs(pool storage.Pool, r Record) []string {
@@ -50,14 +77,12 @@ func mountRootOf(pool storage.Pool, dir string, r Record, target string) error {
 		}
 		return nil
 	}
-	lowers := lowerDirs(pool, r)
-	for _, d := range lowers {
+	for _, d := range lowerDirs(pool, r) {
 		if _, err := os.Stat(d); err != nil {
 			return errdefs.New(errdefs.Failed, "mount root", "a layer of it is missing: %s", d)
 		}
 	}
-	options := "lowerdir=" + strings.Join(lowers, ":") +
-		",upperdir=" + filepath.Join(dir, "upper") + ",workdir=" + filepath.Join(dir, "work")
+	options := mountOptions(pool, dir, r)
 	if err := unix.Mount("zone", target, "overlay", unix.MS_NODEV|unix.MS_NOATIME, options); err != nil {
 		return fmt.Errorf("mount root (overlay): %w", err)
 	}

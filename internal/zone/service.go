@@ -158,13 +158,12 @@ func (s *Service) Select(ctx context.Context, patterns []string, all bool) ([]st
 		}
 	}
 	for _, pattern := range patterns {
+		if _, err := path.Match(pattern, ""); err != nil {
+			return nil, errdefs.New(errdefs.Usage, "zone "+pattern, "bad pattern; allowed: * ? [a-z]")
+		}
 		found := false
 		for _, p := range places {
-			ok, err := path.Match(pattern, p.Name)
-			if err != nil {
-				return nil, errdefs.New(errdefs.Usage, "zone "+pattern, "bad pattern; allowed: * ? [a-z]")
-			}
-			if ok {
+			if ok, _ := path.Match(pattern, p.Name); ok {
 				found = true
 				if !slices.Contains(names, p.Name) {
 					names = append(names, p.Name)
