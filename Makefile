@@ -7,7 +7,7 @@ export CGO_ENABLED = 0
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: build test test-unit test-root lint demo bench web man deps clean help
+.PHONY: build test test-unit test-root test-vm lint demo bench web man deps clean help
 
 build: ## build bin/zone, one static program
 	$(GO) build -trimpath -o bin/zone ./cmd/zone
@@ -21,12 +21,15 @@ test-unit: ## the tests of the packages only
 test-root: deps ## the tests of the whole, on this machine, as root
 	@GO=$(GO) tools/test.sh root
 
+test-vm: deps ## the tests of cgroup v2 and systemd, in an emulated machine, as root; made on first use, then kept
+	@GO=$(GO) test/vm/run.sh
+
 lint: ## go vet, gofumpt, staticcheck, and the shell's own check of the scripts
 	$(GO) vet ./...
 	@unformatted=$$($(TOOL) gofumpt -l .) && if [ -n "$$unformatted" ]; then \
 		echo "not formatted by gofumpt:"; echo "$$unformatted"; exit 1; fi
 	$(TOOL) staticcheck ./...
-	@for script in .ci/run tools/*.sh demo/*.sh; do bash -n $$script || exit 1; done
+	@for script in .ci/run tools/*.sh demo/*.sh test/vm/*.sh; do bash -n $$script || exit 1; done
 
 demo: deps build ## eight real Debian zones: cloned, booted, watched, patched, one rolled back; installs what it needs
 	@ZONE=bin/zone demo/demo.sh

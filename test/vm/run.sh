@@ -73,9 +73,9 @@ job "$@"
 console=${ZONE_VM_CONSOLE:-$work/console}
 began=$(date +%s)
 say "booting $machine"
-{ boot || echo "VM-BROKE=$?"; } 2>&1 | tr -d '\r' | tee "$console" | sed -u '/^VM-EXIT=/d' | grep --line-buffered . || :
+{ boot || echo "VM-BROKE=$?"; } 2>&1 | sed -u 's/\r//g' | tee "$console" | grep --line-buffered -v '^VM-EXIT=' || :
 code=$(sed -n 's/.*VM-EXIT=\([0-9]*\)$/\1/p' "$console" | tail -n 1)
-passed=$(grep -c '^--- PASS' "$console" || :)
+passed=$(grep -c '^ *--- PASS' "$console" || :)
 skipped=$(grep -c '^ *--- SKIP' "$console" || :)
 say "$(($(date +%s) - began)) s, $passed passed, $skipped skipped, exit code ${code:-none}"
 if [ -z "$code" ]; then
