@@ -26,9 +26,9 @@ func TestPatchKilled(t *testing.T) {
 	l := newPatchLab(t)
 	all := []string{"k1", "k2", "k3", "k4"}
 	l.clones(t, all...)
-	for _, z := range all {
+	for z, patience := range map[string]string{"k1": "0.1", "k2": "0.9", "k3": "0.1", "k4": "0.9"} {
 		l.install(z, patchActor("1.0"))
-		l.m.Exec(z, "echo 0.2 >/etc/zt/slow")
+		l.m.Exec(z, "echo "+patience+" >/etc/zt/slow")
 	}
 	l.m.Must("halt", "k3", "k4")
 	before := l.m.Zones()
@@ -37,7 +37,7 @@ func TestPatchKilled(t *testing.T) {
 
 	publish("2.0")
 	began := time.Now()
-	l.patch(t, 0, all...)
+	l.patch(t, 0, append([]string{"--jobs", "4"}, all...)...)
 	whole := time.Since(began)
 	last := map[string]string{} // the version of each zone
 	for _, z := range all {
@@ -47,12 +47,17 @@ func TestPatchKilled(t *testing.T) {
 	for i := range patchKills {
 		version := fmt.Sprintf("3.%d", i)
 		publish(version)
-		after := time.Duration((float64(i) + rand.Float64()) / patchKills * float64(whole))
-		if k.kill(t, version, after); t.Failed() {
-			t.Fatalf("killed after %s of %s", after, whole)
+		after := time.Duration((float64(i) + rand.Float64()) / patchKills * 1.2 * float64(whole))
+		// Every way of killing meets every strategy.
+		strategy, children := []string{"auto", "offline"}[i%2], i/2%2 == 1
+		if k.kill(t, version, after, children, "--strategy", strategy); t.Failed() {
+			t.Fatalf("strategy %s killed after %s of %s, with its children: %t", strategy, after, whole, children)
 		}
 	}
 	t.Logf("a run takes %s; zones ended: %v", whole, k.ends)
+	if k.ends["rolled-back"] == 0 || k.ends["skipped"] == 0 {
+		t.Errorf("the kills met no run in the middle: the test is void (%v)", k.ends)
+	}
 	publish("4.0")
 	rep := l.patch(t, 0, all...)
 	for _, z := range all {
@@ -83,12 +88,18 @@ type patchKilled struct {
 
 // kill ends one run that would bring all zones to a version and looks at what
 // the next command makes of it.
-func (k *patchKilled) kill(t *testing.T, version string, after time.Duration) {
+func (k *patchKilled) kill(t *testing.T, version string, after time.Duration, children bool, args ...string) {
 	t.Helper()
 	runs := k.runs(t)
-	run := k.start(t, append([]string{"--jobs", "4"}, k.all...)...)
+	run := k.start(t, slices.Concat([]string{"--jobs", "4"}, args, k.all)...)
 	time.Sleep(after)
-	_ = run.Process.Kill()
+	pids := []int{run.Process.Pid}
+	if children {
+		pids = tree(run.Process.Pid)
+	}
+	for _, pid := range pids {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
 	_ = run.Wait()
 	list := k.m.Try("list", "-c")
 	if list.Code != 0 {
