@@ -57,7 +57,7 @@ func WaitLock(ctx context.Context, path string, wait time.Duration) (*Lock, erro
 			return nil, ctx.Err()
 		case <-time.After(pause):
 		}
-		pause = min(2*pause, 50*time.Millisecond)
+		pause = min(2*pause, 10*time.Millisecond)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"strings"
 	"time"
 
@@ -74,7 +73,7 @@ func (n *Network) nft(ctx context.Context, script string) error {
 	_, err := n.Runner.Run(ctx, host.Cmd{
 		Name: "nft", Args: []string{"-f", "-"}, Stdin: strings.NewReader(script), Timeout: lockWait - 5*time.Second,
 	})
-	if errors.Is(err, exec.ErrNotFound) {
+	if host.IsMissing(err) {
 		return errdefs.New(errdefs.NotSupported, "load firewall rules", "the program nft is not there").
 			WithHint("apt-get install nftables")
 	}

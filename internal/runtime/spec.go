@@ -5,6 +5,7 @@ package runtime
 
 import (
 	"math"
+	"syscall"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -62,8 +63,12 @@ func Spec(c Container) *specs.Spec {
 		Linux: &specs.Linux{
 			CgroupsPath: c.CgroupPath,
 			Namespaces: []specs.LinuxNamespace{
-				{Type: specs.PIDNamespace}, {Type: specs.NetworkNamespace}, {Type: specs.IPCNamespace},
-				{Type: specs.UTSNamespace}, {Type: specs.MountNamespace}, {Type: specs.CgroupNamespace},
+				{Type: specs.PIDNamespace},
+				{Type: specs.NetworkNamespace},
+				{Type: specs.IPCNamespace},
+				{Type: specs.UTSNamespace},
+				{Type: specs.MountNamespace},
+				{Type: specs.CgroupNamespace},
 			},
 			Resources:     resources(c),
 			Seccomp:       seccomp(c.QuietSync),
@@ -76,7 +81,7 @@ func Spec(c Container) *specs.Spec {
 // grantedCapabilities are what an operating system needs for its services and
 // package scripts, and nothing that reaches outside its own namespaces.
 var grantedCapabilities = []string{
-	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID",
+	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID",
 	"CAP_IPC_OWNER", "CAP_KILL", "CAP_LEASE", "CAP_MKNOD", "CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE",
 	"CAP_NET_BROADCAST", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID",
 	"CAP_SYS_BOOT", "CAP_SYS_CHROOT", "CAP_SYS_PTRACE",
@@ -182,14 +187,30 @@ func deviceRules() []specs.LinuxDeviceCgroup {
 // quietCalls are the system calls that wait for the disk.
 var quietCalls = []string{"fsync", "fdatasync", "sync", "syncfs", "sync_file_range", "msync"}
 
+// deniedCalls reach the host's kernel and not just the zone's part of it, and
+// no package or service needs them. The capabilities of a zone would let some
+// through: open_by_handle_at finds files outside of the root, CAP_SYS_BOOT, by
+// which a zone's own init ends it, also covers loading another kernel.
+var deniedCalls = []string{
+	"acct", "bpf", "create_module", "delete_module", "finit_module", "init_module", "ioperm", "iopl", "kcmp",
+	"kexec_file_load", "kexec_load", "lookup_dcookie", "nfsservctl", "open_by_handle_at", "perf_event_open",
+	"quotactl", "quotactl_fd", "swapoff", "swapon", "uselib", "userfaultfd", "vm86", "vm86old",
+}
+
 func seccomp(quietSync bool) *specs.LinuxSeccomp {
-	if !quietSync {
-		return nil
-	}
-	var success uint
-	return &specs.LinuxSeccomp{
+	s := &specs.LinuxSeccomp{
 		DefaultAction: specs.ActAllow,
 		Architectures: []specs.Arch{specs.ArchX86_64, specs.ArchX86, specs.ArchX32, specs.ArchAARCH64, specs.ArchARM},
-		Syscalls:      []specs.LinuxSyscall{{Names: quietCalls, Action: specs.ActErrno, ErrnoRet: &success}},
+		Syscalls:      []specs.LinuxSyscall{answer(syscall.EPERM, deniedCalls)},
 	}
+	if quietSync {
+		s.Syscalls = append(s.Syscalls, answer(0, quietCalls))
+	}
+	return s
+}
+
+// answer has the kernel end the calls at once with errno; 0 is success.
+func answer(errno syscall.Errno, calls []string) specs.LinuxSyscall {
+	value := uint(errno)
+	return specs.LinuxSyscall{Names: calls, Action: specs.ActErrno, ErrnoRet: &value}
 }
