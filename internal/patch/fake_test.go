@@ -138,6 +138,19 @@ func (f *fakeZones) Lock(_ context.Context, name, op string) (func(), error) {
 	}, nil
 }
 
+// waitForCompany returns when two zones have been at work at once, or after
+// the given time.
+func (f *fakeZones) waitForCompany(patience time.Duration) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		f.mu.Lock()
+		busiest := f.busiest
+		f.mu.Unlock()
+		if busiest > 1 {
+			return
+		}
+	}
+}
+
 func (f *fakeZones) Snapshot(_ context.Context, name, snap string) error {
 	return f.do("snapshot", name, func(z *fakeZone) error {
 		if _, ok := z.snaps[snap]; ok {

@@ -11,6 +11,7 @@ import (
 
 	"zone/internal/errdefs"
 	"zone/internal/host"
+	"zone/internal/patch/packages"
 )
 
 // Recover mends what a run left behind that ended without finishing: zones it
@@ -88,6 +89,7 @@ func (e *Engine) recoverZone(ctx context.Context, j *journal, z *ZoneReport, say
 	if err != nil {
 		return err
 	}
+	e.clearShared(ctx, z)
 	switch z.Phase {
 	case phaseWaiting, phaseStopping, phaseSnapshot:
 		return e.recoverUnchanged(ctx, j, z, state, say)
@@ -111,6 +113,9 @@ func (e *Engine) recoverUnchanged(ctx context.Context, j *journal, z *ZoneReport
 			return err
 		}
 	}
+	if state == stateRunning {
+		e.cleanRunning(ctx, z.Zone)
+	}
 	booted := false
 	if z.Phase != phaseWaiting && z.Strategy == Offline && z.WasRunning && state != stateRunning {
 		if err := e.Zones.Boot(ctx, z.Zone); err != nil {
@@ -132,6 +137,30 @@ func (e *Engine) recoverUnchanged(ctx context.Context, j *journal, z *ZoneReport
 		say(fmt.Sprintf("%s: booted again, unchanged, because patch run %s was interrupted", z.Zone, j.id))
 	}
 	return nil
+}
+
+// clearShared takes away what a dead run showed a zone, and the lists it had
+// fetched for the zone's pool: no other run goes on that could need them.
+func (e *Engine) clearShared(ctx context.Context, z *ZoneReport) {
+	(&zoneWork{rec: z}).unlink(ctx, e.Zones)
+	if store, err := e.Zones.Store(ctx, z.Zone); err == nil {
+		_ = os.RemoveAll(filepath.Join(store, "lists"))
+	}
+}
+
+// cleanRunning removes what a dead run left in the memory of a zone that it
+// did not change. The next run would do it too.
+func (e *Engine) cleanRunning(ctx context.Context, name string) {
+	root, err := e.Zones.Root(ctx, name)
+	if err != nil {
+		return
+	}
+	defer root.Close()
+	if d := packages.Find(e.Drivers, root); d != nil {
+		_ = d.Clean(ctx, packages.Zone{Root: root, Exec: func(ctx context.Context, c host.Cmd) (host.Result, error) {
+			return e.Zones.Exec(ctx, name, c)
+		}})
+	}
 }
 
 func endGone(j *journal, z *ZoneReport) error {

@@ -122,8 +122,12 @@ func (k *patchKilled) kill(t *testing.T, version string, after time.Duration, ch
 		}
 		if now[z].PID != 0 {
 			k.quiet(t, z, now[z].PID)
+			if k.m.Try("exec", z, "--", "test", "-e", "/run/zone-patch").Code == 0 {
+				t.Errorf("%s (%s) still has the directory of the run", z, rep.zone(z).Result)
+			}
 		}
 	}
+	k.nothingShared(t, "tank")
 }
 
 // whole checks that a zone is wholly at its old version or wholly at the new
