@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -46,15 +47,31 @@ func EnterPrivateMounts(runDir string) error {
 // when no pool is left.
 func ReleasePrivateMounts(runDir string) error {
 	dir := filepath.Join(runDir, "ns")
-	return inMountsWith(filepath.Join(dir, "mnt"), func() error {
+	err := inMountsWith(filepath.Join(dir, "mnt"), func() error {
 		for _, p := range []string{filepath.Join(dir, "mnt"), dir} {
-			err := unix.Unmount(p, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-			if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			if err := unmountAll(p); err != nil {
 				return fmt.Errorf("unpin mount namespace %s: %w", p, err)
 			}
 		}
 		return nil
 	})
+	if errors.Is(err, errNoNamespace) {
+		return nil
+	}
+	return err
+}
+
+// unmountAll unmounts whatever is mounted at p, be it several times: calls that
+// were killed while pinning leave mounts below the next one's.
+func unmountAll(p string) error {
+	for {
+		switch err := unix.Unmount(p, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); {
+		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
 }
 
 // WithThrowawayMounts runs f on a thread of its own in a copy of the mount
@@ -109,28 +126,57 @@ func inMountsWith(mount string, f func() error) error {
 // mountsWith opens the mount namespace of the first process or, where that is
 // out of reach, as in some containers, of any process that sees the mount.
 func mountsWith(mount string) (int, error) {
-	open := func(proc string) (int, error) {
-		return unix.Open(filepath.Join(proc, "ns", "mnt"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	}
-	fd, first := open("/proc/1")
+	fd, first := openMounts("/proc/1")
 	if first == nil {
 		return fd, nil
 	}
+	fd, err := findMounts(mount)
+	if err != nil {
+		return -1, fmt.Errorf("mount namespace of the host: %w; of others: %w", first, err)
+	}
+	return fd, nil
+}
+
+func openMounts(proc string) (int, error) {
+	return unix.Open(filepath.Join(proc, "ns", "mnt"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+}
+
+// findMounts opens the mount namespace of a process that sees the mount. Copies
+// of that namespace do not: the kernel leaves pinned mount namespaces out. When
+// all processes could be asked and none sees it, it is errNoNamespace.
+func findMounts(mount string) (int, error) {
 	procs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return -1, err
 	}
-	point := " " + strings.ReplaceAll(mount, " ", `\040`) + " "
+	if real, err := filepath.EvalSymlinks(mount); err == nil {
+		mount = real // the kernel tells paths without links
+	}
+	point := " " + strings.NewReplacer("\\", `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(mount) + " "
+	missed := errNoNamespace
 	for _, proc := range procs {
 		mounts, err := os.ReadFile(filepath.Join(proc, "mountinfo"))
-		if err != nil || !strings.Contains(string(mounts), point) {
+		if err == nil && !strings.Contains(string(mounts), point) {
 			continue
 		}
-		if fd, err := open(proc); err == nil {
+		var fd int
+		if err == nil {
+			fd, err = openMounts(proc)
+		}
+		switch {
+		case err == nil:
 			return fd, nil
+		case !processGone(err):
+			missed = err
 		}
 	}
-	return -1, fmt.Errorf("mount namespace of the host: %w", first)
+	return -1, missed
+}
+
+// processGone reports whether reading below /proc failed because the process
+// has ended.
+func processGone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL)
 }
 
 func joinMounts(fd int) error {
@@ -156,10 +202,15 @@ func pinnedMounts(runDir string) (*os.File, error) {
 	defer lock.Unlock()
 
 	path := filepath.Join(dir, "mnt")
-	if f, err := openNamespace(path); err == nil {
-		return f, nil
+	f, err := openNamespace(path)
+	if err == nil || !errors.Is(err, errNoNamespace) && !errors.Is(err, fs.ErrNotExist) {
+		return f, err
+	}
+	if err := unmountAll(dir); err != nil { // of a call that was killed halfway
+		return nil, err
 	}
 	if err := makeNamespace(dir, path); err != nil {
+		_ = unmountAll(dir)
 		return nil, err
 	}
 	return openNamespace(path)
@@ -173,10 +224,12 @@ func openNamespace(path string) (*os.File, error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil || st.Type != unix.NSFS_MAGIC {
 		_ = f.Close()
-		return nil, fmt.Errorf("%s is no namespace", path)
+		return nil, fmt.Errorf("%s: %w", path, errNoNamespace)
 	}
 	return f, nil
 }
+
+var errNoNamespace = errors.New("no namespace is pinned")
 
 func makeNamespace(dir, path string) error {
 	// A mount namespace can only be pinned on a mount that is not shared.

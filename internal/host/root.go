@@ -1,6 +1,7 @@
 package host
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -35,6 +36,9 @@ func (r *Root) Close() error { return r.dir.Close() }
 // Name returns the path the root was opened with.
 func (r *Root) Name() string { return r.dir.Name() }
 
+// maxOpens bounds how often Open tries when it is disturbed.
+const maxOpens = 1000
+
 // Open opens a path inside the root with open(2) flags and, when it creates, a
 // mode, from which the umask is taken.
 func (r *Root) Open(name string, flags int, mode fs.FileMode) (*os.File, error) {
@@ -50,7 +54,9 @@ func (r *Root) Open(name string, flags int, mode fs.FileMode) (*os.File, error) 
 	}
 	var fd int
 	var err error
-	for {
+	// EAGAIN tells of a rename on the way, or of a lease on the file: whoever
+	// is inside can go on with either for ever, and must not keep us with it.
+	for again := 0; again < maxOpens; again++ {
 		fd, err = unix.Openat2(int(r.dir.Fd()), name, &how)
 		if err != unix.EINTR && err != unix.EAGAIN {
 			break
@@ -63,20 +69,27 @@ func (r *Root) Open(name string, flags int, mode fs.FileMode) (*os.File, error) 
 }
 
 // ReadFile returns the content of a regular file, at most 16 MiB of it: a zone
-// cannot make the host read without end.
+// cannot make the host read without end. Anything else is not even opened: to
+// open a device can be to set it off.
 func (r *Root) ReadFile(name string) ([]byte, error) {
-	f, err := r.Open(name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	place, err := r.Open(name, unix.O_PATH, 0)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	st, err := f.Stat()
+	defer place.Close()
+	st, err := place.Stat()
 	if err != nil {
 		return nil, err
 	}
 	if !st.Mode().IsRegular() {
-		return nil, &fs.PathError{Op: "read", Path: f.Name(), Err: errors.New("not a regular file")}
+		return nil, &fs.PathError{Op: "read", Path: place.Name(), Err: errors.New("not a regular file")}
 	}
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", place.Fd()), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: place.Name(), Err: err}
+	}
+	f := os.NewFile(uintptr(fd), place.Name())
+	defer f.Close()
 	return io.ReadAll(io.LimitReader(f, 16<<20))
 }
 
@@ -88,9 +101,11 @@ func (r *Root) WriteFile(name string, data []byte, perm fs.FileMode) error {
 		return err
 	}
 	defer parent.Close()
-	tmp := fmt.Sprintf(".%s.zone-%d", base, os.Getpid())
+	// A name that nobody can have laid something under, and a new file: one
+	// that is there could be a pipe that blocks, or open in other hands.
+	tmp := ".zone-" + rand.Text()
 	fd, err := unix.Openat(int(parent.Fd()), tmp,
-		unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW|unix.O_CLOEXEC, uint32(perm.Perm()))
+		unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, uint32(perm.Perm()))
 	if err != nil {
 		return &fs.PathError{Op: "create", Path: path.Join(r.Name(), name), Err: err}
 	}
@@ -124,7 +139,15 @@ func (r *Root) MkdirAll(name string, perm fs.FileMode) error {
 		return err
 	}
 	defer parent.Close()
-	if err := unix.Mkdirat(int(parent.Fd()), base, uint32(perm.Perm())); err != nil && err != unix.EEXIST {
+	err = unix.Mkdirat(int(parent.Fd()), base, uint32(perm.Perm()))
+	if err == unix.EEXIST { // made meanwhile, or no directory
+		f, err := r.Open(name, unix.O_PATH|unix.O_DIRECTORY, 0)
+		if err != nil {
+			return err
+		}
+		return f.Close()
+	}
+	if err != nil {
 		return &fs.PathError{Op: "mkdir", Path: path.Join(r.Name(), name), Err: err}
 	}
 	return nil
