@@ -114,17 +114,20 @@ func Is(err error, kind Kind) bool {
 	return err != nil && KindOf(err) == kind
 }
 
-// HintOf returns the first hint found in err's chain, or "".
+// HintOf returns the first hint found in err and what it wraps or joins, or "".
 func HintOf(err error) string {
-	for err != nil {
-		var e *Error
-		if !errors.As(err, &e) {
-			return ""
+	if e, ok := err.(*Error); ok && e.Hint != "" {
+		return e.Hint
+	}
+	switch w := err.(type) {
+	case interface{ Unwrap() error }:
+		return HintOf(w.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, e := range w.Unwrap() {
+			if hint := HintOf(e); hint != "" {
+				return hint
+			}
 		}
-		if e.Hint != "" {
-			return e.Hint
-		}
-		err = e.Err
 	}
 	return ""
 }
