@@ -29,6 +29,10 @@ type Cmd struct {
 	Stderr io.Writer // nil: kept in Result.Stderr; otherwise written and the tail kept
 	// Timeout ends the command's process group; zero means none of its own.
 	Timeout time.Duration
+	// DiesWithCaller has the kernel kill the command when the thread that runs
+	// it ends, which is when this process is killed. The caller must be locked
+	// to a thread, as in WithThrowawayMounts: others end at Go's pleasure.
+	DiesWithCaller bool
 	// LeavesChildren says that the command ends before the processes it
 	// started do, and that these keep its output: Stdout and Stderr must be
 	// files then, and nothing is captured.
@@ -100,6 +104,9 @@ func (Exec) Run(ctx context.Context, c Cmd) (Result, error) {
 	cmd.Env = append(append(os.Environ(), "LC_ALL=C"), c.Env...)
 	cmd.Stdin = c.Stdin
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if c.DiesWithCaller {
+		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 2 * time.Second
 

@@ -36,7 +36,9 @@ func Find(stateDir string, r host.Runner) (*Runc, error) {
 
 // Create makes the container of a bundle: namespaces, cgroups and mounts are
 // there and its first process waits for Start. Its output goes to log. It
-// returns the host's number of that process.
+// returns the host's number of that process. It is to be called from within
+// host.WithThrowawayMounts: a runc that outlived a killed caller would go on
+// making what the next command has just cleared away.
 func (r *Runc) Create(ctx context.Context, id, bundle string, log *os.File) (pid int, err error) {
 	pidFile := filepath.Join(bundle, "pid")
 	null, err := os.Open(os.DevNull)
@@ -46,7 +48,7 @@ func (r *Runc) Create(ctx context.Context, id, bundle string, log *os.File) (pid
 	defer null.Close()
 	if err := r.run(ctx, bundle, host.Cmd{
 		Args:  []string{"create", "--bundle", bundle, "--pid-file", pidFile, id},
-		Stdin: null, Stdout: log, Stderr: log, LeavesChildren: true,
+		Stdin: null, Stdout: log, Stderr: log, LeavesChildren: true, DiesWithCaller: true,
 	}); err != nil {
 		return 0, err
 	}

@@ -140,21 +140,14 @@ func (s *Service) teardown(ctx context.Context, name string) error {
 	kctx, cancel := context.WithTimeout(ctx, teardownPatience)
 	defer cancel()
 	run, runErr := s.readRunning(name)
-	group := s.group(name)
-	if err := group.Kill(kctx); err != nil {
-		return errdefs.Wrap(errdefs.Busy, "stop "+name, err)
+	if err := s.removeProcesses(kctx, name); err != nil {
+		return err
 	}
 	if runErr == nil && run.alive() {
 		// Never seen: a first process outside of its cgroup.
 		if err := s.killFirst(kctx, run); err != nil {
 			return err
 		}
-	}
-	if err := s.Engine.Delete(ctx, name); err != nil {
-		return err
-	}
-	if err := group.Remove(); err != nil {
-		return err
 	}
 	if link := s.linkOf(ctx, name, run); link != "" {
 		if err := s.Network.Detach(ctx, link); err != nil {
@@ -165,6 +158,28 @@ func (s *Service) teardown(ctx context.Context, name string) error {
 		return err
 	}
 	return s.releasePlatform(ctx)
+}
+
+// removeProcesses kills what is in the zone's cgroups and removes them with
+// the engine's record. An engine that was killed together with a boot can have
+// one more process join while it dies: then all is done again.
+func (s *Service) removeProcesses(ctx context.Context, name string) error {
+	group := s.group(name)
+	for {
+		if err := group.Kill(ctx); err != nil {
+			return errdefs.Wrap(errdefs.Busy, "stop "+name, err)
+		}
+		if err := s.Engine.Delete(ctx, name); err != nil {
+			return err
+		}
+		err := group.Remove()
+		if !errdefs.Is(err, errdefs.Busy) || ctx.Err() != nil {
+			return err
+		}
+		if populated, _ := group.Populated(); !populated {
+			return err
+		}
+	}
 }
 
 func (s *Service) killFirst(ctx context.Context, run running) error {

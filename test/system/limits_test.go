@@ -83,7 +83,8 @@ func cpuHeld(t *testing.T, m *machine.Machine, pid int) {
 	u1 := used()
 	share := float64(u1-u0) / float64(p1-p0) / 100e6
 	t.Logf("%d periods, %d of them cut short, %.3f CPUs used", p1-p0, t1-t0, share)
-	if p1-p0 < 10 || t1-t0 < (p1-p0)/2 || share > 0.30 || share < 0.15 {
+	// Less than the cap is what a busy machine gives; more must never be.
+	if p1-p0 < 10 || t1 == t0 || share > 0.30 {
 		t.Errorf("a cap of 0.25 CPUs did not hold")
 	}
 }
