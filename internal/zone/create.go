@@ -148,12 +148,9 @@ func (s *Service) Clone(ctx context.Context, source string, names []string) erro
 
 func (s *Service) cloneFrom(ctx context.Context, at Place, src Record, z config.Zone, names []string) error {
 	from := at.active()
-	l, err := host.WaitLock(ctx, s.poolLock(at.Pool, "layers"), s.patience())
-	if errors.Is(err, host.ErrLocked) {
-		return errdefs.New(errdefs.Busy, "clone "+at.Name, "another clone is being made in pool %s", at.Pool.Info().Name)
-	}
+	l, err := s.lockLayers(ctx, "clone "+at.Name, at.Pool)
 	if err != nil {
-		return fmt.Errorf("lock the layers of pool %s: %w", at.Pool.Info().Name, err)
+		return err
 	}
 	defer l.Unlock()
 	layers := src.Layers

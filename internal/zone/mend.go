@@ -301,7 +301,8 @@ func (s *Service) layersInUse(pool storage.Pool) (map[string]bool, error) {
 }
 
 // eachRecord calls f for the record of every zone and every snapshot of a
-// pool, and of the roots that a rollback is about to exchange or keep.
+// pool, and of the roots in tmp that a rollback has exchanged: those first, for
+// they move from there to the zone. The other way takes the lock of the layers.
 func eachRecord(pool storage.Pool, f func(Record)) error {
 	if err := eachUnplaced(pool, f); err != nil {
 		return err
@@ -360,7 +361,7 @@ func eachUnplaced(pool storage.Pool, f func(Record)) error {
 // dropUnusedLayers deletes layers that nothing stands on any more. The lock of
 // the layers keeps a clone from choosing one meanwhile.
 func (s *Service) dropUnusedLayers(ctx context.Context, pool storage.Pool) error {
-	l, err := host.WaitLock(ctx, s.poolLock(pool, "layers"), s.patience())
+	l, err := s.lockLayers(ctx, "drop unused layers", pool)
 	if err != nil {
 		return err
 	}
@@ -388,6 +389,16 @@ func (s *Service) dropLayersLocked(ctx context.Context, pool storage.Pool) error
 		}
 	}
 	return nil
+}
+
+// lockLayers takes the lock under which layers are chosen, dropped, and moved
+// from one user to another. It is taken after those of zones, never before.
+func (s *Service) lockLayers(ctx context.Context, what string, pool storage.Pool) (*host.Lock, error) {
+	l, err := host.WaitLock(ctx, s.poolLock(pool, "layers"), s.patience())
+	if errors.Is(err, host.ErrLocked) {
+		return nil, errdefs.New(errdefs.Busy, what, "clones are being made in pool %s", pool.Info().Name)
+	}
+	return l, err
 }
 
 func (s *Service) poolLock(pool storage.Pool, what string) string {

@@ -165,7 +165,7 @@ func (s *Service) rollbackLocked(ctx context.Context, name, snap, keepAs string)
 		err = j.step(stepExchange, keepAs)
 	}
 	if err == nil {
-		err = host.Exchange(at.Pool.Path(at.active()), at.Pool.Path(path.Join(tmp, "active")))
+		err = s.exchange(ctx, at, path.Join(tmp, "active"))
 	}
 	if err != nil {
 		undo := s.removeTree(context.WithoutCancel(ctx), at.Pool, tmp)
@@ -175,6 +175,18 @@ func (s *Service) rollbackLocked(ctx context.Context, name, snap, keepAs string)
 	err = s.keepReplaced(context.WithoutCancel(ctx), at, j.ID, keepAs)
 	j.endUnless(err)
 	return keepAs, err
+}
+
+// exchange swaps the zone's root with another dataset. The lock of the layers
+// keeps whoever counts their users from seeing neither the old root in its
+// place nor in tmp.
+func (s *Service) exchange(ctx context.Context, at Place, dataset string) error {
+	l, err := s.lockLayers(ctx, "rollback "+at.Name, at.Pool)
+	if err != nil {
+		return err
+	}
+	defer l.Unlock()
+	return host.Exchange(at.Pool.Path(at.active()), at.Pool.Path(dataset))
 }
 
 // stepExchange is the step of a rollback in which the roots change places.
