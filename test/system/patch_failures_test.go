@@ -2,6 +2,7 @@ package system
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"os"
 	"slices"
@@ -25,6 +26,7 @@ func TestPatchFailures(t *testing.T) {
 	t.Run("zones end", func(t *testing.T) { l.on(t).patchZonesEnd(t) })
 	t.Run("hang and health", func(t *testing.T) { l.on(t).patchHangAndHealth(t) })
 	t.Run("interrupt", func(t *testing.T) { l.on(t).patchInterrupt(t) })
+	t.Run("daemon and little memory", func(t *testing.T) { l.on(t).patchDaemonAndMemory(t) })
 	t.Run("choice of packages", func(t *testing.T) { l.on(t).patchChoice(t) })
 }
 
@@ -193,6 +195,16 @@ func (l *patchLab) patchInterrupt(t *testing.T) {
 	before := l.m.Zones()
 	run := l.start(t, "i1", "i2", "--jobs", "1")
 	l.waiting(t, "i1")
+	const archives = "/run/host/zone/archives"
+	if out := strings.Fields(l.m.Exec("i1", "ls "+archives)); !slices.Equal(out, []string{"partial", patchActor("2.0").file(), patchPlain("2.0").file()}) {
+		t.Errorf("i1 is shown %v", out)
+	}
+	for _, script := range []string{"echo x >>%s", "rm %s", "chmod 777 %s"} {
+		script = fmt.Sprintf(script, archives+"/"+patchPlain("2.0").file())
+		if r := l.m.Try("exec", "i1", "--", "sh", "-c", script); r.Code == 0 {
+			t.Errorf("a zone may %q", script)
+		}
+	}
 	if code := l.m.Try("patch", "i2").Code; code != 11 {
 		t.Errorf("a second run beside the first: exit code %d, want 11", code)
 	}
@@ -215,6 +227,33 @@ func (l *patchLab) patchInterrupt(t *testing.T) {
 	l.nothingShared(t, "tank")
 	l.m.Exec("i1", "rm /etc/zt/slow")
 	l.results(t, l.patch(t, 0, "--resume", rep.Run), map[string]string{"i1": "patched", "i2": "patched"})
+}
+
+// patchDaemonAndMemory has a package that starts a daemon which keeps its output
+// open, and a zone whose package uses more memory than its cap.
+func (l *patchLab) patchDaemonAndMemory(t *testing.T) {
+	l.clones(t, "m1", "m2", "m3")
+	for _, z := range []string{"m1", "m2"} {
+		l.install(z, patchDeb{name: "zt-odd", version: "1.0"})
+	}
+	l.m.Exec("m1", "touch /etc/zt/daemon")
+	l.m.Must("halt", "m2")
+	l.m.Must("config", "set", "m2", "capped-memory=96M")
+	l.m.Must("boot", "m2")
+	odd := patchDeb{name: "zt-odd", version: "2.0", postinst: `if [ -e /etc/zt/daemon ]; then setsid sleep 1000 & exit 0; fi
+perl -e '$x = "x" x 300_000_000; print length $x'`}
+	l.repo.publish(t, patchPlain("2.0"), odd)
+	before := l.m.Zones()
+	rep := l.patch(t, 3, "m1", "m2", "m3", "--idle-timeout", "20s")
+	l.results(t, rep, map[string]string{"m1": "patched", "m2": "rolled-back", "m3": "patched"})
+	l.unchangedState(t, before, "m1", "m3")
+	l.has(t, map[string]string{"zt-plain": "2.0", "zt-odd": "2.0"}, "m1")
+	l.has(t, map[string]string{"zt-plain": "1.0", "zt-odd": "1.0"}, "m2")
+	l.m.Expect("m2", "running")
+	if out := l.m.Exec("m1", "cat /proc/[0-9]*/comm"); !slices.Contains(strings.Fields(out), "sleep") {
+		t.Errorf("the daemon that the package started is gone: %q", out)
+	}
+	l.nothingShared(t, "tank")
 }
 
 // patchChoice excludes packages, meets one that would remove another, and a

@@ -221,8 +221,8 @@ exit 0`
 func (l *patchLab) versions(t *testing.T, name string) map[string]string {
 	t.Helper()
 	z := l.m.Zones()[name]
-	upper := l.m.PoolPath(z.Pool, "zones/"+name+"/active/upper")
-	out := l.m.Inside("sh", "-c", patchReader, "sh", upper)
+	own := map[string]string{"sparse": "upper", "whole": "root"}[z.Root]
+	out := l.m.Inside("sh", "-c", patchReader, "sh", l.m.PoolPath(z.Pool, "zones/"+name+"/active/"+own))
 	status, marks, ok := strings.Cut(out, "\n===\n")
 	if !ok || strings.Contains(out, "unfinished update") {
 		t.Errorf("%s: the package database is unfinished", name)

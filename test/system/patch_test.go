@@ -171,6 +171,14 @@ func TestPatchBroken(t *testing.T) {
 		l.m.Exec(z, "touch /etc/zt/break; echo kept >/root/data")
 	}
 	l.m.Must("halt", "b3", "b6")
+	// Whole roots, of which no part is shared.
+	for _, z := range []string{"w1", "w2"} {
+		l.m.Must("create", z, "--set", "root=whole")
+		l.m.Must("boot", z)
+		l.prepare(z)
+		l.install(z, patchPlain("1.0"), patchActor("1.0"))
+	}
+	l.m.Exec("w1", "touch /etc/zt/break")
 	l.repo.publish(t, patchPlain("2.0"), patchSecond("2.0"), patchActor("2.0"))
 	before := l.m.Zones()
 	rep := l.patch(t, 3, "--all", "--jobs", "4")
@@ -183,6 +191,9 @@ func TestPatchBroken(t *testing.T) {
 		if out := strings.Join(rep.zone(z).Output, "\n"); !strings.Contains(out, "broken on purpose") {
 			t.Errorf("%s: the report does not show what the package said: %q", z, out)
 		}
+		if out := strings.Join(rep.zone(z).Output, ""); strings.ContainsAny(out, "\r\n\x1b") {
+			t.Errorf("%s: control characters in the report: %q", z, out)
+		}
 		if s := l.snapshots(z); !slices.Contains(s, "failed-"+rep.Run) || rep.zone(z).Kept != "failed-"+rep.Run {
 			t.Errorf("%s has snapshots %v, the report names %q", z, s, rep.zone(z).Kept)
 		}
@@ -193,7 +204,11 @@ func TestPatchBroken(t *testing.T) {
 	}
 	l.has(t, map[string]string{"zt-plain": "1.0", "zt-second": "1.0", "zt-actor": "1.0"}, all[:3]...)
 	l.has(t, map[string]string{"zt-plain": "2.0", "zt-second": "2.0"}, all[3:]...)
-	l.unchangedState(t, before, "b3", "b4", "b5", "b6")
+	l.results(t, rep, map[string]string{"w1": "rolled-back", "w2": "patched", "b4": "patched", "b5": "patched", "b6": "patched"})
+	l.has(t, map[string]string{"zt-plain": "1.0", "zt-actor": "1.0"}, "w1")
+	l.has(t, map[string]string{"zt-plain": "2.0", "zt-actor": "2.0"}, "w2")
+	l.m.Expect("w1", "running")
+	l.unchangedState(t, before, "b3", "b4", "b5", "b6", "w2")
 	for _, z := range []string{"b1", "b2"} {
 		l.m.Expect(z, "running")
 		if got := l.m.Exec(z, "dpkg --audit; cat /root/data /etc/zt/actor"); got != "kept\n1.0" {
@@ -209,10 +224,11 @@ func TestPatchBroken(t *testing.T) {
 	for _, z := range []string{"b1", "b2"} {
 		l.m.Exec(z, "rm /etc/zt/break")
 	}
+	l.m.Must("delete", "-F", "w1")
 	again := l.patch(t, 3, "--resume", rep.Run)
 	l.results(t, again, map[string]string{"b1": "patched", "b2": "patched", "b3": "rolled-back"})
-	if len(again.Zones) != 3 {
-		t.Errorf("resumed for %d zones", len(again.Zones))
+	if len(again.Zones) != 4 || again.zone("w1").Result != "skipped" {
+		t.Errorf("resumed for %d zones, and w1, which is gone, is %+v", len(again.Zones), again.zone("w1"))
 	}
 	l.m.Must("boot", "b3")
 	l.m.Exec("b3", "rm /etc/zt/break")

@@ -318,3 +318,23 @@ func TestAptComplaint(t *testing.T) {
 		}
 	}
 }
+
+func TestTerminalLines(t *testing.T) {
+	var b strings.Builder
+	l := &terminalLines{to: &b}
+	for _, part := range []string{"plain\n(Reading 5%\r(Read", "ing 100%\rdone)\r\n", "\nhalf", " a line\r"} {
+		if n, err := l.Write([]byte(part)); n != len(part) || err != nil {
+			t.Errorf("write: %d, %v", n, err)
+		}
+	}
+	l.end()
+	l.end()
+	if got, want := b.String(), "plain\ndone)\n\nhalf a line\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	l.buf = nil
+	_, _ = l.Write(make([]byte, tailSize))
+	if len(l.buf) != 0 {
+		t.Errorf("%d bytes are kept of a line without an end", len(l.buf))
+	}
+}

@@ -1,6 +1,7 @@
 package packages
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -192,16 +193,22 @@ func (Apt) Apply(ctx context.Context, z Zone, p Plan, quiet bool) error {
 	args = append(args, "--no-download", "--no-remove",
 		"-o", "APT::Keep-Downloaded-Packages=true",
 		"-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold",
-		"-o", "Dpkg::Use-Pty=0")
+		// A daemon that a package starts and that keeps its output open would
+		// keep the call from ending. On a terminal of apt's own it cannot.
+		"-o", "Dpkg::Use-Pty=1")
 	c := aptCmd("apt-get", append(args, p.Verb...)...)
 	c.Env = append(c.Env, "DPKG_FRONTEND_LOCKED=true", "APT_LISTCHANGES_FRONTEND=none")
 	said := &tail{}
-	c.Stdout, c.Stderr = io.Writer(said), io.Writer(said)
+	to := io.Writer(said)
 	if z.Log != nil {
-		c.Stdout = io.MultiWriter(z.Log, said)
-		c.Stderr = c.Stdout
+		to = io.MultiWriter(z.Log, said)
 	}
-	if _, err := z.Exec(ctx, c); err != nil {
+	out, errs := &terminalLines{to: to}, &terminalLines{to: to}
+	c.Stdout, c.Stderr = out, errs
+	_, err = z.Exec(ctx, c)
+	out.end()
+	errs.end()
+	if err != nil {
 		if why := aptComplaint(said.String()); why != "" && ctx.Err() == nil && exited(err) {
 			return fmt.Errorf("upgrade packages: %s", why)
 		}
@@ -214,6 +221,39 @@ func (Apt) Apply(ctx context.Context, z Zone, p Plan, quiet bool) error {
 func exited(err error) bool {
 	var e *host.CommandError
 	return errors.As(err, &e) && e.ExitCode > 0
+}
+
+// terminalLines passes on whole lines as a terminal would show them at last: of
+// progress that is written over itself only the end.
+type terminalLines struct {
+	to  io.Writer
+	buf []byte // the line that has not ended
+}
+
+// Write never fails: what is said must not stop who says it.
+func (l *terminalLines) Write(p []byte) (int, error) {
+	l.buf = append(l.buf, p...)
+	for {
+		line, rest, ended := bytes.Cut(l.buf, []byte("\n"))
+		if !ended && len(l.buf) < tailSize {
+			return len(p), nil
+		}
+		l.put(line)
+		l.buf = rest
+	}
+}
+
+func (l *terminalLines) put(line []byte) {
+	line = bytes.TrimRight(line, "\r")
+	_, _ = fmt.Fprintf(l.to, "%s\n", line[bytes.LastIndexByte(line, '\r')+1:])
+}
+
+// end passes on a last line that has no end.
+func (l *terminalLines) end() {
+	if len(l.buf) > 0 {
+		l.put(l.buf)
+		l.buf = nil
+	}
 }
 
 // tail keeps the end of what is written to it. Safe for several goroutines:
