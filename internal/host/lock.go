@@ -15,7 +15,7 @@ import (
 // ErrLocked means that another process holds the lock.
 var ErrLocked = errors.New("locked by another process")
 
-// Lock is an exclusive flock on a file. The kernel drops it when its holder
+// Lock is a flock on a file, exclusive unless it says otherwise. The kernel drops it when its holder
 // ends, however that happens; a lock that can be taken has no living owner.
 type Lock struct {
 	f *os.File
@@ -23,13 +23,15 @@ type Lock struct {
 
 // TryLock takes the lock at path, making the file if needed, or returns
 // ErrLocked at once.
-func TryLock(path string) (*Lock, error) {
+func TryLock(path string) (*Lock, error) { return tryLock(path, unix.LOCK_EX) }
+
+func tryLock(path string, how int) (*Lock, error) {
 	for {
 		f, err := openLock(path)
 		if err != nil {
 			return nil, err
 		}
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB); err != nil {
 			_ = f.Close()
 			if errors.Is(err, unix.EWOULDBLOCK) {
 				return nil, ErrLocked
@@ -45,10 +47,20 @@ func TryLock(path string) (*Lock, error) {
 
 // WaitLock takes the lock, waiting up to the given time for its holder.
 func WaitLock(ctx context.Context, path string, wait time.Duration) (*Lock, error) {
+	return waitLock(ctx, path, wait, unix.LOCK_EX)
+}
+
+// LockShared takes the lock at path together with others that share it; it
+// keeps out, and waits up to the given time for, whoever holds it alone.
+func LockShared(ctx context.Context, path string, wait time.Duration) (*Lock, error) {
+	return waitLock(ctx, path, wait, unix.LOCK_SH)
+}
+
+func waitLock(ctx context.Context, path string, wait time.Duration, how int) (*Lock, error) {
 	deadline := time.Now().Add(wait)
 	pause := time.Millisecond
 	for {
-		l, err := TryLock(path)
+		l, err := tryLock(path, how)
 		if !errors.Is(err, ErrLocked) || time.Now().After(deadline) {
 			return l, err
 		}
@@ -91,23 +103,4 @@ func sameFile(f *os.File, path string) bool {
 	}
 	b, err := os.Stat(path)
 	return err == nil && os.SameFile(a, b)
-}
-
-// LockShared takes the lock at path together with others that share it; it
-// keeps out, and waits for, whoever holds it alone.
-func LockShared(path string) (*Lock, error) {
-	f, err := openLock(path)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_SH)
-		if err == nil {
-			return &Lock{f: f}, nil
-		}
-		if !errors.Is(err, unix.EINTR) {
-			_ = f.Close()
-			return nil, fmt.Errorf("lock %s: %w", path, err)
-		}
-	}
 }

@@ -51,9 +51,9 @@ func TestWaitLock(t *testing.T) {
 
 func TestLockShared(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	a, err := LockShared(path)
+	a, err := LockShared(t.Context(), path, 5*time.Second)
 	must(t, err)
-	b, err := LockShared(path)
+	b, err := LockShared(t.Context(), path, 5*time.Second)
 	must(t, err)
 	if _, err := TryLock(path); !errors.Is(err, ErrLocked) {
 		t.Errorf("%v", err)
@@ -65,9 +65,17 @@ func TestLockShared(t *testing.T) {
 	b.Unlock()
 	alone, err := TryLock(path)
 	must(t, err)
+	if _, err := LockShared(t.Context(), path, 20*time.Millisecond); !errors.Is(err, ErrLocked) {
+		t.Errorf("%v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := LockShared(ctx, path, time.Minute); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
 	var released atomic.Bool
 	time.AfterFunc(20*time.Millisecond, func() { released.Store(true); alone.Unlock() })
-	c, err := LockShared(path)
+	c, err := LockShared(t.Context(), path, 5*time.Second)
 	must(t, err)
 	if !released.Load() {
 		t.Error("shared what somebody held alone")

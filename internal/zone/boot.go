@@ -190,7 +190,7 @@ func (s *Service) container(ctx context.Context, at Place, r Record, z config.Zo
 	defer log.Close()
 	// Teardown removes the directory that all cgroups of this home share when
 	// it is empty; not while a container is being made in it.
-	base, err := host.LockShared(s.platformLock())
+	base, err := host.LockShared(ctx, s.platformLock(), s.patience())
 	if err != nil {
 		return err
 	}

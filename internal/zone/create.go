@@ -42,7 +42,10 @@ func (s *Service) Create(ctx context.Context, c CreateSpec) error {
 	if err != nil {
 		return err
 	}
-	keep, err := host.LockShared(s.imagesLock(pool))
+	keep, err := host.LockShared(ctx, s.imagesLock(pool), s.patience())
+	if errors.Is(err, host.ErrLocked) {
+		return errdefs.New(errdefs.Busy, opCreate+" "+c.Name, "an image of pool %s is being deleted", pool.Info().Name)
+	}
 	if err != nil {
 		return err
 	}

@@ -375,6 +375,10 @@ func TestImagesLock(t *testing.T) {
 	if _, err := w.LockImages(t.Context(), w.pool(t)); !errdefs.Is(err, errdefs.Busy) {
 		t.Errorf("%v", err)
 	}
+	if err := w.Create(t.Context(), CreateSpec{Name: "a", Image: "base"}); !errdefs.Is(err, errdefs.Busy) {
+		t.Errorf("%v", err)
+	}
+	w.Patience = 10 * time.Second
 	done := make(chan error)
 	go func() { done <- w.Create(t.Context(), CreateSpec{Name: "a", Image: "base"}) }()
 	select {
