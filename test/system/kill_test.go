@@ -67,9 +67,12 @@ func killedAtMoments(t *testing.T, m *machine.Machine, k killing, whole bool) {
 			m.Must(append([]string{"delete", "-F"}, left...)...)
 		}
 	}
-	k.prepare(m)
-	normal := m.Try(k.args...).Took
-	clear()
+	normal := time.Hour
+	for range 3 { // the fastest: most kills are to meet the command alive
+		k.prepare(m)
+		normal = min(normal, m.Try(k.args...).Took)
+		clear()
+	}
 	before := m.Snapshot()
 	cut := 0
 	for i := range moments {
