@@ -26,8 +26,13 @@ const maxMountOptions = 4095
 // mountOptions returns the options of a sparse root's overlay, whose own
 // dataset is at dir.
 func mountOptions(pool storage.Pool, dir string, r Record) string {
-	return "lowerdir=" + strings.Join(lowerDirs(pool, r), ":") +
-		",upperdir=" + filepath.Join(dir, "upper") + ",workdir=" + filepath.Join(dir, "work")
+	escape := strings.NewReplacer(`\`, `\\`, ":", `\:`, ",", `\,`)
+	lowers := lowerDirs(pool, r)
+	for i, l := range lowers {
+		lowers[i] = escape.Replace(l)
+	}
+	return "lowerdir=" + strings.Join(lowers, ":") +
+		",upperdir=" + escape.Replace(filepath.Join(dir, "upper")) + ",workdir=" + escape.Replace(filepath.Join(dir, "work"))
 }
 
 // checkLayers refuses clones of a sparse zone that would stand on more layers
