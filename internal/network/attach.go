@@ -51,7 +51,7 @@ func HostLink(uuid string) string {
 	return hostLinkPrefix + hex.EncodeToString(sum[:5])
 }
 
-// Attach connects the network namespace of the process pid: it gets an eth0
+// Attach connects the network namespace at path ns: it gets an eth0
 // with the endpoint's addresses, a default route through the bridge and a
 // loopback that is up. The bridge and the rules are made when missing. A host
 // link of that name, left by a crash, is replaced. When Attach fails the
@@ -60,18 +60,18 @@ func HostLink(uuid string) string {
 // An address outside of the subnet is refused with kind WrongState: the home
 // has got another subnet since the zone got its address; allocate a new one. A
 // subnet that is in use by somebody else on this host is kind Busy.
-func (n *Network) Attach(ctx context.Context, e Endpoint, pid int) error {
-	if err := n.attach(ctx, e, pid); err != nil {
+func (n *Network) Attach(ctx context.Context, e Endpoint, ns string) error {
+	if err := n.attach(ctx, e, ns); err != nil {
 		return fmt.Errorf("attach %s to network: %w", e.Zone, err)
 	}
 	return nil
 }
 
-func (n *Network) attach(ctx context.Context, e Endpoint, pid int) error {
+func (n *Network) attach(ctx context.Context, e Endpoint, path string) error {
 	if !n.usable(e.Addr) {
 		return errdefs.New(errdefs.WrongState, "address "+e.Addr.String(), "not an address for zones in %s", n.Subnet)
 	}
-	ns, err := foreignNamespace(pid)
+	ns, err := foreignNamespace(path)
 	if err != nil {
 		return err
 	}
@@ -127,12 +127,12 @@ func waitUp(ctx context.Context, h *netlink.Handle, names ...string) error {
 	return nil
 }
 
-// foreignNamespace opens the network namespace of pid, which must not be our
-// own: else we would give the host itself a zone's address and routes.
-func foreignNamespace(pid int) (netns.NsHandle, error) {
-	ns, err := netns.GetFromPid(pid)
+// foreignNamespace opens a network namespace, which must not be our own: else
+// we would give the host itself a zone's address and routes.
+func foreignNamespace(path string) (netns.NsHandle, error) {
+	ns, err := netns.GetFromPath(path)
 	if err != nil {
-		return ns, fmt.Errorf("open network namespace of process %d: %w", pid, err)
+		return ns, fmt.Errorf("open network namespace %s: %w", path, err)
 	}
 	own, err := netns.Get()
 	if err != nil {
@@ -142,7 +142,7 @@ func foreignNamespace(pid int) (netns.NsHandle, error) {
 	defer own.Close()
 	if ns.Equal(own) {
 		ns.Close()
-		return ns, fmt.Errorf("process %d has no network namespace of its own", pid)
+		return ns, fmt.Errorf("%s is the host's own network namespace", path)
 	}
 	return ns, nil
 }

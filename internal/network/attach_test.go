@@ -183,7 +183,7 @@ func TestAttachConnects(t *testing.T) {
 	pids, ends := []int{process(t), process(t)}, []Endpoint{endpoint(n, t, 1), endpoint(n, t, 2)}
 	for i := range pids {
 		start := time.Now()
-		if err := n.Attach(ctx, ends[i], pids[i]); err != nil {
+		if err := n.Attach(ctx, ends[i], ofProcess(pids[i])); err != nil {
 			t.Fatal(err)
 		}
 		t.Logf("attach %d took %v", i, time.Since(start))
@@ -257,7 +257,7 @@ func TestAttachManyAtOnce(t *testing.T) {
 	other := &Network{Name: n.Name, Subnet: n.Subnet, Run: n.Run, Runner: n.Runner}
 	start := time.Now()
 	each(t, count, func(i int) error {
-		return []*Network{n, other}[i%2].Attach(ctx, endpoint(n, t, i+1), pids[i])
+		return []*Network{n, other}[i%2].Attach(ctx, endpoint(n, t, i+1), ofProcess(pids[i]))
 	})
 	t.Logf("%d attached in %v", count, time.Since(start))
 	port := listen(t, 0, n.Gateway().String())
@@ -288,7 +288,7 @@ func TestAttachAgainstRelease(t *testing.T) {
 	each(t, len(pids), func(i int) error {
 		e := endpoint(n, t, i+1)
 		for range 5 {
-			if err := n.Attach(ctx, e, pids[i]); err != nil {
+			if err := n.Attach(ctx, e, ofProcess(pids[i])); err != nil {
 				return err
 			}
 			// A first packet lost would be sent again after a second only.
@@ -324,7 +324,7 @@ func TestAttachMends(t *testing.T) {
 	requireRoot(t)
 	n, ctx := open(t), context.Background()
 	e := endpoint(n, t, 1)
-	if err := n.Attach(ctx, e, process(t)); err != nil {
+	if err := n.Attach(ctx, e, ofProcess(process(t))); err != nil {
 		t.Fatal(err)
 	}
 	bridge, err := netlink.LinkByName(n.Name)
@@ -339,7 +339,7 @@ func TestAttachMends(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := process(t)
-	if err := n.Attach(ctx, e, pid); err != nil {
+	if err := n.Attach(ctx, e, ofProcess(pid)); err != nil {
 		t.Fatal(err)
 	}
 	if there, err := tableExists(tableName(n.Name)); !there || err != nil {
@@ -352,7 +352,7 @@ func TestAttachMends(t *testing.T) {
 	// Twice into one namespace under another name cannot work, and leaves the
 	// first link alone.
 	e2 := endpoint(n, t, 2)
-	if err := n.Attach(ctx, e2, pid); err == nil || !strings.Contains(err.Error(), "has an eth0 already") {
+	if err := n.Attach(ctx, e2, ofProcess(pid)); err == nil || !strings.Contains(err.Error(), "has an eth0 already") {
 		t.Errorf("second eth0: %v", err)
 	}
 	if links, err := n.Links(ctx); err != nil || !slices.Equal(links, []string{e.HostLink}) {
@@ -370,7 +370,7 @@ func TestAttachCompletesBridge(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := process(t)
-	if err := n.Attach(context.Background(), endpoint(n, t, 1), pid); err != nil {
+	if err := n.Attach(context.Background(), endpoint(n, t, 1), ofProcess(pid)); err != nil {
 		t.Fatal(err)
 	}
 	port := listen(t, 0, n.Gateway().String())
@@ -397,7 +397,7 @@ func TestAttachUndoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := endpoint(n, t, 1)
-	if err := n.Attach(ctx, e, pid); err == nil || !strings.Contains(err.Error(), "add default route") {
+	if err := n.Attach(ctx, e, ofProcess(pid)); err == nil || !strings.Contains(err.Error(), "add default route") {
 		t.Fatalf("got %v, want a failure of the default route", err)
 	}
 	if _, err := netlink.LinkByName(e.HostLink); !isGone(err) {
@@ -423,14 +423,17 @@ func TestAttachRefuses(t *testing.T) {
 	requireRoot(t)
 	n, ctx := open(t), context.Background()
 	e := endpoint(n, t, 1)
-	if err := n.Attach(ctx, e, os.Getpid()); err == nil || !strings.Contains(err.Error(), "no network namespace of its own") {
+	if err := n.Attach(ctx, e, ofProcess(os.Getpid())); err == nil || !strings.Contains(err.Error(), "the host's own network namespace") {
 		t.Errorf("the host's own namespace: %v", err)
 	}
-	if err := n.Attach(ctx, e, 1<<22+1); err == nil {
+	if err := n.Attach(ctx, e, ofProcess(1<<22+1)); err == nil {
 		t.Error("a process that does not exist was attached")
 	}
 	e.Addr = n.Gateway()
-	if err := n.Attach(ctx, e, process(t)); !errdefs.Is(err, errdefs.WrongState) {
+	if err := n.Attach(ctx, e, ofProcess(process(t))); !errdefs.Is(err, errdefs.WrongState) {
 		t.Errorf("the gateway's address: %v", err)
 	}
 }
+
+// ofProcess is the path of a process's network namespace.
+func ofProcess(pid int) string { return fmt.Sprintf("/proc/%d/ns/net", pid) }

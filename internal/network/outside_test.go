@@ -85,7 +85,7 @@ func TestMasquerade(t *testing.T) {
 			return err
 		}
 		e := endpoint(n, t, 1)
-		if err := n.Attach(ctx, e, zone); err != nil {
+		if err := n.Attach(ctx, e, ofProcess(zone)); err != nil {
 			return err
 		}
 		if on, err := os.ReadFile(ipForward); err != nil || string(on) != "1\n" {
@@ -119,7 +119,7 @@ func TestMTU(t *testing.T) {
 		}
 		e := endpoint(n, t, 1)
 		for range 2 {
-			if err := n.Attach(ctx, e, zone); err != nil {
+			if err := n.Attach(ctx, e, ofProcess(zone)); err != nil {
 				return err
 			}
 			err := inside(zone, func() error {
@@ -154,7 +154,7 @@ func TestHomesDoNotCollide(t *testing.T) {
 			return err
 		}
 		second := &Network{Name: "zn-second", Subnet: first.Subnet, Run: t.TempDir(), Runner: host.Exec{}}
-		if err := first.Attach(ctx, endpoint(first, t, 1), process(t)); err != nil {
+		if err := first.Attach(ctx, endpoint(first, t, 1), ofProcess(process(t))); err != nil {
 			return err
 		}
 		taken, err := takenPrefixes(h, 0)
@@ -164,7 +164,7 @@ func TestHomesDoNotCollide(t *testing.T) {
 		if _, over := overlapping(first.Subnet, taken); !over {
 			t.Errorf("%s is not seen as taken: %v", first.Subnet, taken)
 		}
-		err = second.Attach(ctx, endpoint(second, t, 2), process(t))
+		err = second.Attach(ctx, endpoint(second, t, 2), ofProcess(process(t)))
 		if !errdefs.Is(err, errdefs.Busy) || errdefs.HintOf(err) == "" {
 			t.Errorf("an overlapping subnet: %v", err)
 		}
@@ -175,7 +175,7 @@ func TestHomesDoNotCollide(t *testing.T) {
 			return err
 		}
 		third := &Network{Name: "zn-third", Subnet: netip.MustParsePrefix("10.9.0.0/24"), Run: t.TempDir(), Runner: host.Exec{}}
-		if err := third.Attach(ctx, endpoint(third, t, 3), process(t)); !errdefs.Is(err, errdefs.Busy) {
+		if err := third.Attach(ctx, endpoint(third, t, 3), ofProcess(process(t))); !errdefs.Is(err, errdefs.Busy) {
 			t.Errorf("another program's bridge: %v", err)
 		}
 		if err := third.ReleaseUnused(ctx); err != nil {

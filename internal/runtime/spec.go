@@ -19,6 +19,7 @@ type Container struct {
 	CgroupPath string // below every hierarchy's root
 	Limits     Limits
 	Mounts     []Bind
+	NetworkNS  string // path of a network namespace to join; empty for a new one
 	// QuietSync answers fsync and its like with success without doing
 	// anything: for roots that are thrown away when the host goes down.
 	QuietSync bool
@@ -64,7 +65,7 @@ func Spec(c Container) *specs.Spec {
 			CgroupsPath: c.CgroupPath,
 			Namespaces: []specs.LinuxNamespace{
 				{Type: specs.PIDNamespace},
-				{Type: specs.NetworkNamespace},
+				{Type: specs.NetworkNamespace, Path: c.NetworkNS},
 				{Type: specs.IPCNamespace},
 				{Type: specs.UTSNamespace},
 				{Type: specs.MountNamespace},

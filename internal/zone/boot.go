@@ -58,6 +58,7 @@ func (s *Service) bootLocked(ctx context.Context, name string) error {
 type startSpec struct {
 	mode      mode
 	network   bool
+	netns     string // path of its network namespace, made before the container
 	quietSync bool
 }
 
@@ -152,10 +153,19 @@ func (s *Service) platform(ctx context.Context, at Place, spec startSpec) (*runn
 		Mode: spec.mode, Pool: at.Pool.Info().Name, HostLink: network.HostLink(r.UUID), Limits: z, Booted: time.Now(),
 	}
 	spec.network = spec.network && z.Net.IPType != config.IPNone
+	attached := func() error { return nil }
 	if spec.network {
 		run.Address = r.Address
+		ns, err := host.NewNetworkNamespace()
+		if err != nil {
+			return nil, err
+		}
+		defer ns.Close()
+		spec.netns = host.OpenPath(ns)
+		attached = s.attach(ctx, at.Name, r, spec.netns)
 	}
-	if err := s.container(ctx, at, r, z, spec, run); err != nil {
+	err = s.container(ctx, at, r, z, spec, run)
+	if err := errors.Join(err, attached()); err != nil {
 		return nil, err
 	}
 	if run.StartTick, _, err = startTick(run.PID); err != nil {
@@ -164,13 +174,17 @@ func (s *Service) platform(ctx context.Context, at Place, spec startSpec) (*runn
 	if err := s.writeRunning(at.Name, *run); err != nil {
 		return nil, err
 	}
-	if spec.network {
-		e := network.Endpoint{Zone: at.Name, HostLink: run.HostLink, MAC: network.MAC(r.UUID), Addr: r.Address}
-		if err := s.Network.Attach(ctx, e, run.PID); err != nil {
-			return nil, err
-		}
-	}
 	return run, s.checkLimits(at.Name, z)
+}
+
+// attach starts to connect a network namespace, which takes about as long as
+// the engine takes to make a container; the function it returns waits for the
+// end. A kill in between leaves a link that goes with the namespace.
+func (s *Service) attach(ctx context.Context, name string, r Record, ns string) (wait func() error) {
+	e := network.Endpoint{Zone: name, HostLink: network.HostLink(r.UUID), MAC: network.MAC(r.UUID), Addr: r.Address}
+	done := make(chan error, 1)
+	go func() { done <- s.Network.Attach(ctx, e, ns) }()
+	return func() error { return <-done }
 }
 
 // container mounts the root in a mount namespace that only the zone's
@@ -236,6 +250,7 @@ func (s *Service) describe(name string, r Record, z config.Zone, spec startSpec,
 		},
 		Limits:         limitsOf(z),
 		Mounts:         []runtime.Bind{{Source: shared, Destination: SharedMount}},
+		NetworkNS:      spec.netns,
 		QuietSync:      spec.quietSync,
 		UnifiedCgroups: s.Cgroups.Layout == cgroup.LayoutV2,
 	}

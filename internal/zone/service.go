@@ -41,7 +41,7 @@ const DefaultPool = "tank"
 // Network is what the life of a zone needs of the network.
 type Network interface {
 	Allocate(used []netip.Addr) (netip.Addr, error)
-	Attach(ctx context.Context, e network.Endpoint, pid int) error
+	Attach(ctx context.Context, e network.Endpoint, ns string) error
 	Detach(ctx context.Context, hostLink string) error
 	ReleaseUnused(ctx context.Context) error
 }

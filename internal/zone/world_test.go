@@ -279,10 +279,10 @@ func (n *fakeNet) Allocate(used []netip.Addr) (netip.Addr, error) {
 	return a, nil
 }
 
-func (n *fakeNet) Attach(_ context.Context, e network.Endpoint, pid int) error {
+func (n *fakeNet) Attach(_ context.Context, e network.Endpoint, ns string) error {
 	return n.w.call("Attach", func() error {
-		if !alivePID(pid) {
-			return fmt.Errorf("attach %s: no process %d", e.HostLink, pid)
+		if _, err := os.Stat(ns); err != nil {
+			return fmt.Errorf("attach %s: %w", e.HostLink, err)
 		}
 		file := filepath.Join(n.dir, e.HostLink)
 		if _, err := os.Stat(file); err == nil {
