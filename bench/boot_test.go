@@ -97,6 +97,9 @@ func newPlain(b *testing.B, m *machine.Machine) *plain {
 	spec["root"] = map[string]any{"path": p.root}
 	group := filepath.Base(filepath.Dir(spec["linux"].(map[string]any)["cgroupsPath"].(string)))
 	spec["linux"].(map[string]any)["cgroupsPath"] = "/" + group + "/plain"
+	for _, ns := range spec["linux"].(map[string]any)["namespaces"].([]any) {
+		delete(ns.(map[string]any), "path") // the zone's network is gone: a new one
+	}
 	if config, err = json.Marshal(spec); err == nil {
 		err = os.WriteFile(filepath.Join(p.bundle, "config.json"), config, 0o600)
 	}

@@ -26,7 +26,6 @@ kernel_version() { apt-cache show --no-all-versions "$(wanted kernel)" 2>/dev/nu
 
 # strap OUTPUT VARIANT PACKAGES: a root of Debian without documentation.
 strap() {
-	sources >"$work/sources"
 	set -- --quiet --mode=root --variant="$2" ${3:+"--include=$3"} \
 		--aptopt='APT::Install-Recommends "false"' \
 		--dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
@@ -82,10 +81,12 @@ furnish() {
 build() {
 	command -v mmdebstrap >/dev/null || die "this host has no mmdebstrap: apt-get install mmdebstrap"
 	say "building in $dir (kernel $(kernel_version))"
-	strap "$work/root" essential "$(wanted vm)" &
+	sources >"$work/sources"
+	trap wait EXIT # should one part fail, the other is not left alone
+	strap "$work/root" minbase "$(wanted vm)" &
 	vm=$!
 	tools
-	strap "$work/base.tar" essential "$(wanted zone-base)"
+	strap "$work/base.tar" minbase "$(wanted zone-base)"
 	strap "$work/systemd.tar" essential "$(wanted zone-systemd)"
 	wait "$vm"
 	furnish
@@ -106,7 +107,7 @@ if [ ! -e "$dir/root.img" ]; then
 	rm -rf --one-file-system "$cache"/*.unfinished
 	work=$dir.unfinished
 	mkdir "$work"
-	build
+	build >&2 # standard output is for the answer
 	for old in "$cache"/machine-*/; do [ "$old" = "$dir/" ] || rm -rf --one-file-system "$old"; done
 fi
 echo "$dir"

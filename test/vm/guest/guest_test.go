@@ -36,6 +36,7 @@ func TestGuest(t *testing.T) {
 		{"network", network},
 		{"bootsAtOnce", bootsAtOnce},
 		{"killedBoot", killedBoot},
+		{"patch", patch},
 		{"systemd", systemdZone},
 		{"holders", holders},
 	} {

@@ -49,11 +49,47 @@ func limits(t *testing.T, m *machine.Machine) {
 		t.Errorf("forks until refusal: %q, exit code %d %s", r.Stdout, r.Code, r.Stderr)
 	}
 	held(t, m, filepath.Join(dir, "cpu.stat"))
-	if stat := m.Must("stat", "1", "1", "--json"); !strings.Contains(stat, `"a"`) {
-		t.Errorf("stat does not know the zone:\n%s", stat)
-	}
+	watched(t, m)
+	devicesKept(t, m, "a")
 	m.Must("shutdown", "a")
 	m.Must("halt", "b", "c")
+}
+
+// watched holds `zone stat` to the caps that the kernel has.
+func watched(t *testing.T, m *machine.Machine) {
+	var list struct {
+		Zones []struct {
+			Zone      string
+			Memory    int64
+			CPUCap    float64 `json:"cpu_cap"`
+			MemoryCap int64   `json:"memory_cap"`
+			SwapCap   int64   `json:"swap_cap"`
+			PidsCap   int64   `json:"pids_cap"`
+			Shares    int64
+		}
+	}
+	decode(t, m.Must("stat", "-z", "a", "--json", "1", "1"), &list)
+	for _, z := range list.Zones {
+		if z.Zone != "a" {
+			continue
+		}
+		if z.CPUCap != 0.25 || z.MemoryCap != 64<<20 || z.SwapCap != 32<<20 || z.PidsCap != 40 || z.Shares != 50 || z.Memory <= 0 {
+			t.Errorf("stat of a: %+v", z)
+		}
+		return
+	}
+	t.Errorf("stat does not know the zone: %+v", list)
+}
+
+// devicesKept tries to make the host's disk in the zone, beside a device that
+// it may have. On cgroup v2 no file says which devices a zone may use: a BPF
+// program does that runc attached.
+func devicesKept(t *testing.T, m *machine.Machine, name string) {
+	t.Helper()
+	m.Exec(name, "mknod /dev/own-null c 1 3 && echo x >/dev/own-null && rm /dev/own-null")
+	if r := m.Try("exec", name, "--", "mknod", "/dev/disk", "b", "259", "0"); r.Code == 0 {
+		t.Errorf("%s may have the host's disk", name)
+	}
 }
 
 // held burns CPU in zone a, which may have a quarter of one, and counts by the
@@ -84,7 +120,9 @@ func reload(t *testing.T, m *machine.Machine) {
 	host(t, limited...)
 	host(t, "systemctl", "stop", "other.slice")
 	host(t, "systemctl", "daemon-reload")
+	host(t, "systemctl", "daemon-reexec")
 	expectGroup(t, dir, want...)
+	devicesKept(t, m, "a")
 	m.Expect("a", "running")
 	if left := read(t, filepath.Join(dir, "cgroup.procs")); left == "" {
 		t.Error("the zone's processes were moved elsewhere")
