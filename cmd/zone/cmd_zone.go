@@ -369,7 +369,8 @@ func newDeleteCommand(a *app) *cobra.Command {
 			if err := a.confirm(force, "delete "+strings.Join(names, ", ")+" with all snapshots"); err != nil {
 				return err
 			}
-			return a.each(cmd.Context(), "delete", names, func(ctx context.Context, n string) error { return s.Delete(ctx, n, force) })
+			err = a.each(cmd.Context(), "delete", names, func(ctx context.Context, n string) error { return s.Delete(ctx, n, force) })
+			return errors.Join(err, s.Settle(cmd.Context()))
 		},
 	}
 	sel.addFlags(c)
@@ -402,7 +403,8 @@ func newSnapshotCommand(a *app) *cobra.Command {
 				return err
 			}
 			if remove {
-				return s.DeleteSnapshot(cmd.Context(), name, snap)
+				err := s.DeleteSnapshot(cmd.Context(), name, snap)
+				return errors.Join(err, s.Settle(cmd.Context()))
 			}
 			return s.Snapshot(cmd.Context(), name, snap)
 		},

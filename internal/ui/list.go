@@ -40,6 +40,10 @@ type ListOptions struct {
 // List prints rows: as a table, as one JSON object {"schema":1,KEY:[...]}, or
 // as one JSON object a line.
 func List[T any](w io.Writer, opt ListOptions, columns []Column[T], rows []T) error {
+	cols, err := chosen(opt, columns)
+	if err != nil {
+		return err
+	}
 	switch opt.Format {
 	case FormatJSON:
 		if rows == nil {
@@ -56,10 +60,6 @@ func List[T any](w io.Writer, opt ListOptions, columns []Column[T], rows []T) er
 	case FormatTable, "":
 	default:
 		return errdefs.New(errdefs.Usage, "--format "+opt.Format, "unknown format; allowed: table, json, jsonl")
-	}
-	cols, err := chosen(opt, columns)
-	if err != nil {
-		return err
 	}
 	var cells [][]string
 	if !opt.Quiet && !opt.NoHeader {
