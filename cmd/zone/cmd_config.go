@@ -19,7 +19,10 @@ type configStore interface {
 	// VerifyConfig checks a definition against this host: what cannot be
 	// given is an error, what is doubtful a warning.
 	VerifyConfig(ctx context.Context, name string, z config.Zone) (warnings []string, err error)
-	ZoneRunning(ctx context.Context, name string) (bool, error)
+	// RunningConfig returns what the zone was booted with, and whether it runs.
+	RunningConfig(ctx context.Context, name string) (z config.Zone, runs bool, err error)
+	// ApplyConfig makes on the running zone what can be made there.
+	ApplyConfig(ctx context.Context, name string) (applied, waiting []config.Change, err error)
 }
 
 func newConfigCommand(a *app) *cobra.Command {
@@ -32,6 +35,10 @@ func newConfigCommand(a *app) *cobra.Command {
 		configCommand(a, "show NAME [KEY]", "Show the keys of a zone, or the value of one", cobra.RangeArgs(1, 2), configShow),
 		configCommand(a, "set NAME KEY=VALUE...", "Set keys; all of them or, on any problem, none", cobra.MinimumNArgs(2), configSet),
 		configCommand(a, "clear NAME KEY...", "Unset keys, or all keys of a resource", cobra.MinimumNArgs(2), configClear),
+		configCommand(a, "edit NAME", "Change the definition in $VISUAL or $EDITOR", cobra.ExactArgs(1), configEdit),
+		configCommand(a, "diff NAME", "Show what is defined and not yet in force on the running zone", cobra.ExactArgs(1), configDiff),
+		configCommand(a, "apply NAME", "Make the pending changes on the running zone, as far as they can be made there", cobra.ExactArgs(1), configApply),
+		configCommand(a, "revert NAME", "Take pending changes back: define what the running zone has", cobra.ExactArgs(1), configRevert),
 		configCommand(a, "verify NAME", "Check a zone's definition against this host", cobra.ExactArgs(1), configVerify),
 		configCommand(a, "export NAME", "Print the definition as TOML, ready for zone create -f", cobra.ExactArgs(1), configExport),
 		configKeysCommand(a),
@@ -172,23 +179,42 @@ func refuseFixed(name string, old, next config.Zone, changes []config.Change) er
 	return nil
 }
 
+// tellPending says which of the changes a running zone does not have yet.
 func tellPending(ctx context.Context, a *app, s configStore, name string, changes []config.Change) error {
-	var waiting []string
+	var pending []config.Change
 	for _, c := range changes {
 		// A fixed key that got here only has its present value written down.
 		if k, err := config.Lookup(c.Key); err == nil && k.NextBoot && !k.Fixed {
-			waiting = append(waiting, c.Key)
+			pending = append(pending, c)
 		}
 	}
-	if len(waiting) == 0 {
+	if len(pending) == 0 {
 		return nil
 	}
-	running, err := s.ZoneRunning(ctx, name)
-	if err != nil || !running {
+	_, runs, err := s.RunningConfig(ctx, name)
+	if err != nil || !runs {
 		return err
 	}
-	fmt.Fprintf(a.stderr, "%s is running: %s takes effect at the next boot (zone reboot %s)\n", name, strings.Join(waiting, ", "), name)
+	live, waiting := config.SplitLive(pending)
+	if len(live) > 0 {
+		fmt.Fprintf(a.stderr, "%s is running: %s takes effect when applied (zone config apply %s) or at the next boot\n", name, keyList(live), name)
+	}
+	tellWaiting(a, name, waiting)
 	return nil
+}
+
+func tellWaiting(a *app, name string, waiting []config.Change) {
+	if len(waiting) > 0 {
+		fmt.Fprintf(a.stderr, "%s is running: %s takes effect at the next boot (zone reboot %s)\n", name, keyList(waiting), name)
+	}
+}
+
+func keyList(changes []config.Change) string {
+	names := make([]string, len(changes))
+	for i, c := range changes {
+		names[i] = c.Key
+	}
+	return strings.Join(names, ", ")
 }
 
 func configVerify(ctx context.Context, a *app, s configStore, args []string) error {

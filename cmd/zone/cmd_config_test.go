@@ -15,6 +15,7 @@ import (
 type oneZone struct {
 	zone     config.Zone
 	running  bool
+	booted   config.Zone // what it runs with
 	warnings []string
 	refuse   error
 	saves    int
@@ -47,7 +48,14 @@ func (s *oneZone) VerifyConfig(context.Context, string, config.Zone) ([]string, 
 	return s.warnings, s.refuse
 }
 
-func (s *oneZone) ZoneRunning(context.Context, string) (bool, error) { return s.running, nil }
+func (s *oneZone) RunningConfig(context.Context, string) (config.Zone, bool, error) {
+	return s.booted, s.running, nil
+}
+
+func (s *oneZone) ApplyConfig(context.Context, string) (applied, waiting []config.Change, err error) {
+	applied, waiting = config.SplitLive(config.Pending(s.booted, s.zone, "web1"))
+	return applied, waiting, s.refuse
+}
 
 // runConfig runs a verb and returns what it printed.
 func runConfig(s configStore, format string, run configRun, args ...string) (stdout, stderr string, err error) {
@@ -129,14 +137,15 @@ func TestConfigShowJSON(t *testing.T) {
 
 func TestConfigSet(t *testing.T) {
 	s := &oneZone{running: true, warnings: []string{"only 2 CPUs here"}}
-	out, told, err := runConfig(s, "", configSet, "web1", "cpu-shares=50", "attr.a=b", "root=sparse")
+	out, told, err := runConfig(s, "", configSet, "web1", "cpu-shares=50", "hostname=www", "attr.a=b", "root=sparse")
 	if err != nil || s.saves != 1 {
 		t.Fatalf("%v, saved %d times", err, s.saves)
 	}
 	if v, _ := config.Get(s.zone, "cpu-shares"); v != "50" {
 		t.Errorf("cpu-shares is %s", v)
 	}
-	if out != "" || !strings.Contains(told, "web1 is running: cpu-shares takes effect at the next boot") {
+	if out != "" || !strings.Contains(told, "web1 is running: cpu-shares takes effect when applied (zone config apply web1) or at the next boot\n") ||
+		!strings.Contains(told, "web1 is running: hostname takes effect at the next boot (zone reboot web1)\n") {
 		t.Errorf("stdout %q, stderr %q", out, told)
 	}
 	if !strings.Contains(told, "warning: web1: only 2 CPUs here") || strings.Contains(told, "attr.a") {

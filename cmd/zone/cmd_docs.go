@@ -57,7 +57,8 @@ func configKeysPage(keys []config.Key) string {
 	b.WriteString("# Keys of a zone's definition\n\n" +
 		"Written by `make man` from the table that also checks definitions. A zone is defined by `zone config set\n" +
 		"NAME KEY=VALUE`, by `--set` at `zone create`, or in TOML, where `capped-cpu.ncpus` is the key `ncpus` of the\n" +
-		"table `[capped-cpu]`. \"Next boot\": the change waits until the zone boots. \"Fixed\": chosen at create.\n\n" +
+		"table `[capped-cpu]`. \"Apply\": `zone config apply NAME` makes the change on a running zone. \"Next\n" +
+		"boot\": the change waits until the zone boots. \"Fixed\": chosen at create.\n\n" +
 		"| Key | Type | Default | Allowed | Takes effect | Meaning |\n| --- | --- | --- | --- | --- | --- |\n")
 	for _, k := range keys {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", k.Name, k.Type, k.Default, k.Allowed, takesEffect(k), k.Doc)
@@ -69,6 +70,8 @@ func takesEffect(k config.Key) string {
 	switch {
 	case k.Fixed:
 		return "fixed"
+	case k.NextBoot && k.Live:
+		return "apply, next boot"
 	case k.NextBoot:
 		return "next boot"
 	}

@@ -32,6 +32,7 @@ func completions(n names) map[string]completer {
 		"exec":     first(n.zones), "login": first(n.zones), "log": first(n.zones), "clone": first(n.zones),
 		"config show": nth(n.zones, configKeys("")), "config set": nth(n.zones, configKeys("=")),
 		"config clear": nth(n.zones, configKeys("")), "config verify": first(n.zones), "config export": first(n.zones),
+		"config edit": first(n.zones), "config diff": first(n.zones), "config apply": first(n.zones), "config revert": first(n.zones),
 		"patch": many(n.zones), "patch show": first(n.runs), "patch rollback": nth(n.runs, n.zones),
 		"pool status": first(n.pools), "pool destroy": first(n.pools),
 		"image show": first(n.images), "image delete": many(n.images),

@@ -80,7 +80,7 @@ func weightOf(shares int64) int {
 	if shares <= 0 {
 		return 0
 	}
-	return max(1, int(math.Round(float64(shares)/10.24)))
+	return max(1, int(math.Round(float64(shares)/sharesPerWeight)))
 }
 
 // parseQuota reads cpu.cfs_quota_us, where -1 is none.

@@ -1,7 +1,7 @@
 // Package cgroup finds, reads, freezes, ends and removes control groups, the
 // same way on v1, hybrid and v2 hosts. A Group is one path in all hierarchies
-// at once. Setting limits is the container runtime's work; this package reads
-// back what the kernel holds. Nothing here keeps state: values may be used from
+// at once. The limits of a new group are set by the container runtime; this
+// package changes them later and reads back what the kernel holds. Nothing here keeps state: values may be used from
 // several goroutines.
 package cgroup
 

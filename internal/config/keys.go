@@ -13,7 +13,7 @@ type Key struct {
 	Default  string `json:"default"`
 	Allowed  string `json:"allowed"`
 	Doc      string `json:"doc"`
-	Live     bool   `json:"live"`      // the kernel can change it on a running zone
+	Live     bool   `json:"live"`      // can be applied to a running zone
 	NextBoot bool   `json:"next_boot"` // read when the zone boots; a change waits for that or for being applied
 	Fixed    bool   `json:"fixed"`     // chosen when the zone is created and kept
 
@@ -79,7 +79,7 @@ func globalKeys() []Key {
 			Doc: "Most threads the zone may have at once, counted over all its processes.",
 		}, func(z *Zone) *int { return &z.MaxLWPs }, 1, maxLWPs),
 		durationKey(Key{
-			Name: "shutdown-timeout", Default: defaultShutdownTimeout.String(),
+			Name: "shutdown-timeout", Default: defaultShutdownTimeout.String(), Live: true, NextBoot: true,
 			Doc: "How long the zone's own shutdown may take before the zone is halted.",
 		}, func(z *Zone) *Duration { return &z.ShutdownTimeout }, Duration(time.Second), Duration(24*time.Hour)),
 	}

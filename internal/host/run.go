@@ -37,6 +37,9 @@ type Cmd struct {
 	// started do, and that these keep its output: Stdout and Stderr must be
 	// files then, and nothing is captured.
 	LeavesChildren bool
+	// Foreground leaves the command in the caller's process group, where it
+	// may use the terminal. Stdin, Stdout and Stderr are passed as they are.
+	Foreground bool
 }
 
 // Result is what a command printed and how it ended.
@@ -120,8 +123,12 @@ func (Exec) Run(ctx context.Context, c Cmd) (Result, error) {
 	if c.Stderr != nil {
 		cmd.Stderr = io.MultiWriter(c.Stderr, tail)
 	}
-	if c.LeavesChildren {
+	if c.LeavesChildren || c.Foreground {
 		cmd.Stdout, cmd.Stderr = c.Stdout, c.Stderr
+	}
+	if c.Foreground {
+		cmd.SysProcAttr.Setpgid = false
+		cmd.Cancel = func() error { return cmd.Process.Kill() }
 	}
 
 	err := cmd.Run()

@@ -22,7 +22,8 @@ func (s *Service) LoadConfig(ctx context.Context, name string) (config.Zone, err
 }
 
 // UpdateConfig changes the definition of a zone by a function of the present
-// one, under the zone's lock. It takes effect at the next boot.
+// one, under the zone's lock. It takes effect at the next boot or, where the
+// kernel can, by ApplyConfig.
 func (s *Service) UpdateConfig(ctx context.Context, name string, change func(config.Zone) (config.Zone, error)) error {
 	l, err := s.lock(ctx, "config", name)
 	if err != nil {
