@@ -245,7 +245,7 @@ func newRootCommand(a *app) *cobra.Command {
 		}
 	}
 	add("zones", zoneCommands(a)...)
-	add("zones", newConfigCommand(a))
+	add("zones", newConfigCommand(a), newBECommand(a))
 	add("patch", newPatchCommand(a), newStatCommand(a))
 	add("host", newDoctorCommand(a), newPoolCommand(a), newImageCommand(a))
 	root.AddCommand(newDocsCommand(a))

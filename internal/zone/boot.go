@@ -72,6 +72,9 @@ func (s *Service) start(ctx context.Context, op, name string, spec startSpec) (e
 	if err := s.startable(op, at); err != nil {
 		return err
 	}
+	if err := s.activatePending(ctx, at); err != nil {
+		return err
+	}
 	journaled := opBoot
 	if spec.mode == modeScratch {
 		journaled = opMount

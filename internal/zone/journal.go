@@ -41,6 +41,9 @@ const (
 	opRollback = "rollback"
 	opDelete   = "delete"
 	opCopy     = "image build"
+
+	opBECreate   = "be create"
+	opBEActivate = "be activate"
 )
 
 // journal is an open entry.

@@ -71,6 +71,11 @@ func (w *world) do(ctx context.Context, op []string) error {
 		return w.Ready(ctx, name)
 	case "halt":
 		return w.Halt(ctx, name)
+	case "be create":
+		return w.CreateBE(ctx, BESpec{Zone: name, Name: op[2], From: op[3]})
+	case "be activate":
+		_, err := w.ActivateBE(ctx, name, op[2])
+		return err
 	case "mount":
 		return Maintenance{w.Service}.Mount(ctx, name, true, false)
 	}

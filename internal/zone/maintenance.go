@@ -38,8 +38,12 @@ func (m Maintenance) Lock(ctx context.Context, name, op string) (unlock func(), 
 	return l.unlock, nil
 }
 
-// Snapshot keeps the zone's root as NAME@snap.
+// Snapshot keeps the zone's root as NAME@snap. It refuses when the next boot is
+// to use another root.
 func (m Maintenance) Snapshot(ctx context.Context, name, snap string) error {
+	if err := m.S.refusePending(ctx, name); err != nil {
+		return err
+	}
 	return m.S.snapshotLocked(ctx, name, snap)
 }
 

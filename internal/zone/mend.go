@@ -104,6 +104,10 @@ func (s *Service) mendEntry(ctx context.Context, j *journal) (string, error) {
 		return s.mendDelete(ctx, j)
 	case opCopy:
 		return s.mendCopy(ctx, j)
+	case opBECreate:
+		return s.mendBECreate(ctx, j)
+	case opBEActivate:
+		return s.mendBEActivate(ctx, j)
 	}
 	return "", fmt.Errorf("unknown operation %q in the journal", j.Op)
 }
@@ -238,7 +242,9 @@ func (s *Service) removeTree(ctx context.Context, pool storage.Pool, dir string)
 }
 
 // isDataset tells a dataset in a zone's directory from a plain directory.
-func isDataset(name string) bool { return name == "active" || strings.HasPrefix(name, "@") }
+func isDataset(name string) bool {
+	return name == "active" || strings.HasPrefix(name, "@") || strings.HasPrefix(name, bePrefix)
+}
 
 // removeUnplaced deletes a directory of the pool with the directories of zones
 // in it, whatever their names.
@@ -300,8 +306,8 @@ func (s *Service) layersInUse(pool storage.Pool) (map[string]bool, error) {
 	return used, err
 }
 
-// eachRecord calls f for the record of every zone and every snapshot of a
-// pool, and of the roots in tmp that a rollback has exchanged: those first, for
+// eachRecord calls f for the record of every zone, snapshot and boot
+// environment of a pool, and of the roots in tmp that a rollback has exchanged: those first, for
 // they move from there to the zone. The other way takes the lock of the layers.
 func eachRecord(pool storage.Pool, f func(Record)) error {
 	if err := eachUnplaced(pool, f); err != nil {

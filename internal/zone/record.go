@@ -36,6 +36,8 @@ type Record struct {
 	Created   time.Time  `json:"created"`
 	ClonedOf  string     `json:"cloned_of,omitempty"`
 	Rewritten string     `json:"rewritten,omitempty"` // operation that last replaced the root
+	BE        *bootEnv   `json:"be,omitempty"`        // nil for the root the zone was made with
+	Next      string     `json:"next_be,omitempty"`   // boot environment to be active from the next boot
 }
 
 const (

@@ -204,7 +204,7 @@ func (s *Service) prepareRollback(ctx context.Context, at Place, snap, dataset, 
 		return err
 	}
 	if now, err := readRecord(at.activePath("")); err == nil {
-		r.Address, r.Name = now.Address, now.Name
+		r.Address, r.Name, r.BE, r.Next = now.Address, now.Name, now.BE, now.Next
 	}
 	r.Rewritten = id
 	if z, err := readConfig(at.activePath("")); err == nil {

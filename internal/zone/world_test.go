@@ -261,6 +261,10 @@ func (h hooked) SetReadOnly(ctx context.Context, d string, ro bool) error {
 	return h.w.call("SetReadOnly "+d, func() error { return h.Pool.SetReadOnly(ctx, d, ro) })
 }
 
+func (h hooked) Rename(ctx context.Context, from, to string) error {
+	return h.w.call("Rename "+to, func() error { return h.Pool.Rename(ctx, from, to) })
+}
+
 func (h hooked) Delete(ctx context.Context, d string) error {
 	return h.w.call("Delete "+d, func() error { return h.Pool.Delete(ctx, d) })
 }
