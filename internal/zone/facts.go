@@ -79,19 +79,36 @@ func (r running) alive() bool {
 }
 
 // startTick returns the start time of a process in clock ticks since boot, and
-// its state letter.
+// its state letter: X also for one that is on its way out.
 func startTick(pid int) (uint64, byte, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, 0, err
 	}
+	return parseStat(data)
+}
+
+// exiting is PF_EXITING of linux/sched.h. The first process of a zone may stay
+// in that for a while, until all others of the zone have ended; it shows as
+// sleeping meanwhile.
+const exiting = 0x4
+
+func parseStat(data []byte) (tick uint64, state byte, err error) {
 	// The second field is the program's name in parentheses; it may hold spaces.
 	fields := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
 	if len(fields) < 20 {
-		return 0, 0, fmt.Errorf("/proc/%d/stat: too short", pid)
+		return 0, 0, errors.New("/proc/PID/stat: too short")
 	}
-	tick, err := strconv.ParseUint(string(fields[19]), 10, 64)
-	return tick, fields[0][0], err
+	flags, err := strconv.ParseUint(string(fields[6]), 10, 64)
+	if err != nil {
+		return 0, 0, fmt.Errorf("/proc/PID/stat: flags: %w", err)
+	}
+	state = fields[0][0]
+	if flags&exiting != 0 {
+		state = 'X'
+	}
+	tick, err = strconv.ParseUint(string(fields[19]), 10, 64)
+	return tick, state, err
 }
 
 // open returns a descriptor of the zone's first process, which can be waited

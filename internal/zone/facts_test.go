@@ -373,3 +373,18 @@ func TestLimitsAreReadBack(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestParseStatExiting: the first process of a zone that is being killed waits
+// for all others, and looks as if it slept.
+func TestParseStatExiting(t *testing.T) {
+	for flags, want := range map[string]byte{"4194560": 'S', "4194564": 'X', "4": 'X', "0": 'S'} {
+		line := "7 (a) b (c) S 1 7 7 0 -1 " + flags + " 1 0 0 0 0 0 0 0 20 0 1 0 4711 0 0"
+		tick, state, err := parseStat([]byte(line))
+		if err != nil || tick != 4711 || state != want {
+			t.Errorf("flags %s: tick %d, state %c, %v; want state %c", flags, tick, state, err, want)
+		}
+	}
+	if _, _, err := parseStat([]byte("7 (x) S 1")); err == nil {
+		t.Error("a short line is taken")
+	}
+}
