@@ -19,7 +19,10 @@ import (
 // patch brings two limited zones up to date, one of which breaks the package:
 // it is rolled back, and both keep running within their limits.
 func patch(t *testing.T, m *machine.Machine) {
-	want := createLimited(m, "good")
+	// No cap on CPU: an emulated machine is slow enough.
+	m.Must("create", "good", "--image", "base", "--set", "cpu-shares=50", "--set", "capped-memory=256M", "--set", "max-lwps=100")
+	m.Must("boot", "good")
+	want := []string{"cpu.weight 50", "memory.max 268435456", "pids.max 100"}
 	port := source(t, "2.0")
 	install := `rm -f /etc/apt/sources.list.d/*; echo 'deb [trusted=yes] http://` + gateway(t, m) + ":" + port + ` ./' >/etc/apt/sources.list; cat >/tmp/1.deb; dpkg -i /tmp/1.deb`
 	old, err := os.ReadFile(deb(t, "1.0"))
