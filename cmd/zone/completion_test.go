@@ -29,7 +29,7 @@ func TestShellAnswer(t *testing.T) {
 	}{
 		{"prefix", zones, nil, "we", []string{"web1", "web2"}, plain},
 		{"first only", nth(zones), []string{"web1"}, "", nil, plain},
-		{"second kind", nth(zones, configKeys("=")), []string{"web1"}, "max", []string{"max-lwps="}, open},
+		{"second kind", nth(zones, configKeys("=")), []string{"web1"}, "max-l", []string{"max-lwps="}, open},
 		{"last kind goes on", nth(zones, words("a", "b")), []string{"web1", "a"}, "", []string{"b"}, plain},
 		{"no file names", words(), nil, "x", nil, plain},
 	} {

@@ -108,3 +108,14 @@ func readValue[T any](dir, name string, parse func([]byte) (T, bool), v *T) erro
 	*v = got
 	return nil
 }
+
+// KillsAll reports whether the kernel ends all processes of the group when
+// their memory does not suffice. On v1 it never does.
+func (g Group) KillsAll() (bool, error) {
+	var n int64
+	if g.tree.Layout != LayoutV2 {
+		return false, nil
+	}
+	err := readValue(g.controller("memory"), "memory.oom.group", parseSize, &n)
+	return n == 1, err
+}

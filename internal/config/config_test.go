@@ -23,7 +23,8 @@ func full(t testing.TB) Zone {
 	err := SetAll(&z, []string{
 		"root=whole", "autoboot=true", "hostname=www.example.org", `description=The "first" one \ ümlaut`,
 		"cpu-shares=200", "max-lwps=500", "shutdown-timeout=90s", "capped-cpu=0.75", "capped-memory=512M",
-		"capped-memory.swap=0", "net.ip-type=none", "attr.owner=ops", "attr.a.b=", "attr.B=x=y",
+		"capped-memory.swap=0", "capped-memory.locked=64K", "capped-memory.oom=zone", "max-shm-memory=16M", "max-shm-ids=10",
+		"max-sem-ids=20", "max-msg-ids=30", "limitpriv=default,-net_raw", "hostid=1a2b3c4d", "net.ip-type=none", "attr.owner=ops", "attr.a.b=", "attr.B=x=y",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -246,7 +247,7 @@ func TestSetRefuses(t *testing.T) {
 		{"cpu_shares", "5", "unknown key; did you mean cpu-shares?"},
 		{"ncpus", "1", "did you mean capped-cpu.ncpus?"},
 		{"phsical", "1", "did you mean capped-memory.physical?"},
-		{"memory", "1", "did you mean capped-memory.swap?"},
+		{"memory", "1", "did you mean capped-memory.physical?"},
 		{"qqqq", "1", "known keys: root, autoboot,"},
 		{"a\nb", "1", `"a\nb": unknown key`},
 	}
@@ -287,6 +288,7 @@ func TestClear(t *testing.T) {
 	}
 	want := Zone{
 		Root: RootWhole, Autoboot: true, Description: z.Description, CPUShares: 200, MaxLWPs: 500,
+		MaxShmMemory: 16 << 20, MaxShmIDs: 10, MaxSemIDs: 20, MaxMsgIDs: 30, LimitPriv: "default,-net_raw", HostID: "1a2b3c4d",
 		ShutdownTimeout: z.ShutdownTimeout,
 	}
 	if diff := cmp.Diff(want, z); diff != "" {

@@ -42,6 +42,8 @@ const (
 	minMemory = Size(4 << 20) // below this not even a small init starts
 	maxCPUs   = 8192          // more than any kernel is built for
 	maxLWPs   = 1 << 22       // the kernel's own limit of thread ids
+	maxIPC    = 1 << 15       // the kernel's own limit of System V identifiers
+	minShm    = Size(4096)    // the smallest page
 )
 
 // Keys returns every key in the order in which it is shown and rendered.
@@ -78,6 +80,33 @@ func globalKeys() []Key {
 			Name: "max-lwps", Live: true, NextBoot: true,
 			Doc: "Most threads the zone may have at once, counted over all its processes.",
 		}, func(z *Zone) *int { return &z.MaxLWPs }, 1, maxLWPs),
+		sizeKey(Key{
+			Name: "max-shm-memory", NextBoot: true,
+			Doc: "System V shared memory the zone may have, all segments together; counted in whole pages.",
+		}, func(z *Zone) *Size { return &z.MaxShmMemory }, minShm),
+		intKey(Key{
+			Name: "max-shm-ids", NextBoot: true,
+			Doc: "Most System V shared memory segments of the zone.",
+		}, func(z *Zone) *int { return &z.MaxShmIDs }, 1, maxIPC),
+		intKey(Key{
+			Name: "max-sem-ids", NextBoot: true,
+			Doc: "Most System V semaphore sets of the zone.",
+		}, func(z *Zone) *int { return &z.MaxSemIDs }, 1, maxIPC),
+		intKey(Key{
+			Name: "max-msg-ids", NextBoot: true,
+			Doc: "Most System V message queues of the zone.",
+		}, func(z *Zone) *int { return &z.MaxMsgIDs }, 1, maxIPC),
+		textKey(Key{
+			Name: "limitpriv", Default: "default", Allowed: privAllowed, NextBoot: true,
+			Doc: "The most privileges that processes of the zone can have: the default set, with capabilities added and taken away.",
+		}, func(z *Zone) *string { return &z.LimitPriv }, func(s string) string {
+			_, why := capabilities(s)
+			return why
+		}),
+		textKey(Key{
+			Name: "hostid", Allowed: "up to 8 hexadecimal digits, such as 1a2b3c4d", NextBoot: true,
+			Doc: "The number that gethostid and the command hostid tell in the zone.",
+		}, func(z *Zone) *string { return &z.HostID }, validHostID),
 		durationKey(Key{
 			Name: "shutdown-timeout", Default: defaultShutdownTimeout.String(), Live: true, NextBoot: true,
 			Doc: "How long the zone's own shutdown may take before the zone is halted.",
@@ -96,6 +125,14 @@ func resourceKeys() []Key {
 			Doc: "Memory the zone may use, its page cache included.",
 		}, func(z *Zone) *Size { return &z.CappedMemory.Physical }, minMemory),
 		swapKey(),
+		sizeKey(Key{
+			Name: "capped-memory.locked", NextBoot: true,
+			Doc: "Memory that each process of the zone may lock, at most as much as the host lets its own processes lock.",
+		}, func(z *Zone) *Size { return &z.CappedMemory.Locked }, 4096),
+		choiceKey(Key{
+			Name: "capped-memory.oom", Default: OOMProcess, NextBoot: true,
+			Doc: "What is killed when capped-memory.physical does not suffice: one process, or all of the zone (cgroup v2 only).",
+		}, func(z *Zone) *string { return &z.CappedMemory.OOM }, OOMProcess, OOMZone),
 		choiceKey(Key{
 			Name: "net.ip-type", aliases: []string{"ip-type"}, Default: IPExclusive, NextBoot: true,
 			Doc: "Whether the zone has a network stack with its own address (exclusive) or only a loopback (none).",
@@ -128,6 +165,12 @@ func unknown(name string) string {
 		names = append(names, k.Name)
 	}
 	near := Nearest(name, names)
+	for _, n := range names { // "memory" is capped-memory before all others
+		if resource, _, ok := strings.Cut(n, "."); ok && strings.HasSuffix(resource, "-"+name) {
+			near = n
+			break
+		}
+	}
 	if near == "" { // "ncpus" and "phsical" come near the last part only
 		var parts []string
 		byPart := map[string]string{}

@@ -1,5 +1,7 @@
 package config
 
+import "slices"
+
 // Validate checks a whole definition: every value on its own, then what keys
 // ask of each other. All problems come at once, as an error of kind Usage.
 func Validate(z Zone) error { return validate(z).err() }
@@ -24,6 +26,20 @@ func conflicts(z Zone) Problems {
 			Key:  "capped-memory.swap",
 			Text: "needs capped-memory.physical: swap is allowed on top of a memory cap",
 			with: "capped-memory.physical",
+		})
+	}
+	if z.CappedMemory.OOM == OOMZone && z.CappedMemory.Physical == 0 {
+		all = append(all, Problem{
+			Key:  "capped-memory.oom",
+			Text: "needs capped-memory.physical: without a cap a zone never runs out of its own memory",
+			with: "capped-memory.physical",
+		})
+	}
+	if z.CappedMemory.Locked > 0 && slices.Contains(z.Capabilities(), "CAP_IPC_LOCK") {
+		all = append(all, Problem{
+			Key:  "capped-memory.locked",
+			Text: "limits nothing beside limitpriv with +ipc_lock, which locks memory without limit",
+			with: "limitpriv",
 		})
 	}
 	return all

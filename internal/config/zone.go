@@ -19,6 +19,12 @@ const (
 	IPNone      = "none"      // a network namespace with the loopback only
 )
 
+// What is killed when a zone's memory does not suffice.
+const (
+	OOMProcess = "process" // the process that the kernel picks
+	OOMZone    = "zone"    // all processes of the zone
+)
+
 // DefaultCPUShares is the weight of a zone that sets no cpu-shares.
 const DefaultCPUShares = 100
 
@@ -34,6 +40,12 @@ type Zone struct {
 	Description     string            `toml:"description,omitempty" json:"description,omitempty"`
 	CPUShares       int               `toml:"cpu-shares,omitempty" json:"cpu-shares,omitempty"`
 	MaxLWPs         int               `toml:"max-lwps,omitempty" json:"max-lwps,omitempty"`
+	MaxShmMemory    Size              `toml:"max-shm-memory,omitempty" json:"max-shm-memory,omitempty"`
+	MaxShmIDs       int               `toml:"max-shm-ids,omitempty" json:"max-shm-ids,omitempty"`
+	MaxSemIDs       int               `toml:"max-sem-ids,omitempty" json:"max-sem-ids,omitempty"`
+	MaxMsgIDs       int               `toml:"max-msg-ids,omitempty" json:"max-msg-ids,omitempty"`
+	LimitPriv       string            `toml:"limitpriv,omitempty" json:"limitpriv,omitempty"`
+	HostID          string            `toml:"hostid,omitempty" json:"hostid,omitempty"`
 	ShutdownTimeout Duration          `toml:"shutdown-timeout,omitempty" json:"shutdown-timeout,omitempty"`
 	CappedCPU       CappedCPU         `toml:"capped-cpu,omitempty" json:"capped-cpu,omitzero"`
 	CappedMemory    CappedMemory      `toml:"capped-memory,omitempty" json:"capped-memory,omitzero"`
@@ -52,6 +64,10 @@ type CappedMemory struct {
 	// Swap is the swap space the zone may use on top of Physical. It is a
 	// pointer because 0, no swap at all, is not the same as no limit.
 	Swap *Size `toml:"swap,omitempty" json:"swap,omitempty"`
+	// Locked is what each process may keep from being swapped.
+	Locked Size `toml:"locked,omitempty" json:"locked,omitempty"`
+	// OOM says what ends when Physical does not suffice.
+	OOM string `toml:"oom,omitempty" json:"oom,omitempty"`
 }
 
 // Net says what network the zone gets.
@@ -71,6 +87,12 @@ func (z Zone) WithDefaults(name string) Zone {
 	}
 	if z.ShutdownTimeout == 0 {
 		z.ShutdownTimeout = defaultShutdownTimeout
+	}
+	if z.LimitPriv == "" {
+		z.LimitPriv = "default"
+	}
+	if z.CappedMemory.OOM == "" {
+		z.CappedMemory.OOM = OOMProcess
 	}
 	if z.Net.IPType == "" {
 		z.Net.IPType = IPExclusive

@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"zone/internal/config"
 )
 
 // Container is all that the engine has to know of a zone.
@@ -19,7 +21,11 @@ type Container struct {
 	CgroupPath string // below every hierarchy's root
 	Limits     Limits
 	Mounts     []Bind
-	NetworkNS  string // path of a network namespace to join; empty for a new one
+	// Capabilities that processes can have, as CAP_ names; nil is the default set.
+	Capabilities []string
+	Sysctl       map[string]string // of the container's own namespaces
+	Locked       int64             // bytes that each process may lock in memory; 0 is the host's default
+	NetworkNS    string            // path of a network namespace to join; empty for a new one
 	// QuietSync answers fsync and its like with success without doing
 	// anything: for roots that are thrown away when the host goes down.
 	QuietSync bool
@@ -36,6 +42,8 @@ type Limits struct {
 	Memory int64   // bytes
 	Swap   int64   // bytes of swap alone; -1 forbids swap
 	Pids   int64   // processes and threads
+	// KillAll ends all processes when Memory does not suffice; cgroup v2 only.
+	KillAll bool
 }
 
 // Bind is a host directory or file shown inside.
@@ -58,7 +66,8 @@ func Spec(c Container) *specs.Spec {
 		Root:     &specs.Root{Path: c.Root},
 		Process: &specs.Process{
 			Args: c.Args, Env: c.Env, Cwd: "/",
-			Capabilities: capabilities(),
+			Capabilities: capabilities(c.Capabilities),
+			Rlimits:      rlimits(c),
 		},
 		Mounts: mounts(c.Mounts, c.OwnCgroups),
 		Linux: &specs.Linux{
@@ -72,6 +81,7 @@ func Spec(c Container) *specs.Spec {
 				{Type: specs.CgroupNamespace},
 			},
 			Resources:     resources(c),
+			Sysctl:        c.Sysctl,
 			Seccomp:       seccomp(c.QuietSync),
 			MaskedPaths:   maskedPaths,
 			ReadonlyPaths: readonlyPaths,
@@ -79,19 +89,18 @@ func Spec(c Container) *specs.Spec {
 	}
 }
 
-// grantedCapabilities are what an operating system needs for its services and
-// package scripts, and nothing that reaches outside its own namespaces.
-var grantedCapabilities = []string{
-	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID",
-	"CAP_IPC_OWNER", "CAP_KILL", "CAP_LEASE", "CAP_MKNOD", "CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE",
-	"CAP_NET_BROADCAST", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID",
-	"CAP_SYS_BOOT", "CAP_SYS_CHROOT", "CAP_SYS_PTRACE",
+func capabilities(names []string) *specs.LinuxCapabilities {
+	if names == nil {
+		names = config.Zone{}.Capabilities()
+	}
+	return &specs.LinuxCapabilities{Bounding: names, Effective: names, Permitted: names}
 }
 
-func capabilities() *specs.LinuxCapabilities {
-	return &specs.LinuxCapabilities{
-		Bounding: grantedCapabilities, Effective: grantedCapabilities, Permitted: grantedCapabilities,
+func rlimits(c Container) []specs.POSIXRlimit {
+	if c.Locked == 0 {
+		return nil
 	}
+	return []specs.POSIXRlimit{{Type: "RLIMIT_MEMLOCK", Hard: uint64(c.Locked), Soft: uint64(c.Locked)}}
 }
 
 var maskedPaths = []string{
@@ -161,6 +170,12 @@ func resources(c Container) *specs.LinuxResources {
 			both := l.Memory + max(l.Swap, 0) // the specification counts memory and swap together
 			r.Memory.Swap = &both
 		}
+	}
+	if l.KillAll && c.UnifiedCgroups {
+		if r.Unified == nil {
+			r.Unified = map[string]string{}
+		}
+		r.Unified["memory.oom.group"] = "1"
 	}
 	if l.Pids > 0 {
 		r.Pids = &specs.LinuxPids{Limit: &l.Pids}

@@ -55,6 +55,8 @@ func TestSpecFull(t *testing.T) {
 		{Source: "/sys/fs/cgroup/systemd/zone/web1", Destination: "/sys/fs/cgroup/systemd", Writable: true},
 	}
 	c.QuietSync, c.OwnCgroups = true, true
+	c.Capabilities, c.Locked = []string{"CAP_CHOWN", "CAP_KILL"}, 1<<20
+	c.Sysctl = map[string]string{"kernel.shmmni": "5"}
 	golden(t, "full", Spec(c))
 }
 
@@ -84,6 +86,7 @@ func TestSpecResources(t *testing.T) {
 		"memory and no swap":        {Limits{Memory: 1 << 30, Swap: -1}, true},
 		"swap says nothing alone":   {Limits{Swap: 1 << 20}, false},
 		"more memory than 32 bits":  {Limits{Memory: 1 << 42}, false},
+		"all killed together v2":    {Limits{Memory: 1 << 20, Weight: 7, KillAll: true}, true},
 		"processes":                 {Limits{Pids: 1}, false},
 		"everything on cgroup v2":   {Limits{CPUs: 1, Weight: 50, Memory: 1 << 20, Swap: -1, Pids: 9}, true},
 		"everything on v1 and more": {Limits{CPUs: 64, Weight: 50, Memory: 1 << 20, Swap: 1, Pids: 9}, false},

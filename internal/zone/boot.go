@@ -177,7 +177,7 @@ func (s *Service) platform(ctx context.Context, at Place, spec startSpec) (*runn
 	if err := s.writeRunning(at.Name, *run); err != nil {
 		return nil, err
 	}
-	return run, s.checkLimits(at.Name, z)
+	return run, errors.Join(s.checkLimits(at.Name, z), s.checkProperties(at.Name, run.PID, z))
 }
 
 // attach starts to connect a network namespace, which takes about as long as
@@ -257,6 +257,9 @@ func (s *Service) describe(name string, r Record, z config.Zone, spec startSpec,
 		QuietSync:      spec.quietSync,
 		UnifiedCgroups: s.Cgroups.Layout == cgroup.LayoutV2,
 	}
+	if err := s.addProperties(name, z, &c); err != nil {
+		return c, err
+	}
 	switch k {
 	case initNone:
 		if s.Init == "" {
@@ -292,6 +295,7 @@ func (s *Service) namedHierarchy(name string) (string, error) {
 func limitsOf(z config.Zone) runtime.Limits {
 	l := runtime.Limits{
 		CPUs: z.CappedCPU.NCPUs, Weight: z.CPUShares, Memory: int64(z.CappedMemory.Physical), Pids: int64(z.MaxLWPs),
+		KillAll: z.CappedMemory.OOM == config.OOMZone,
 	}
 	if z.CappedMemory.Swap != nil {
 		l.Swap = int64(*z.CappedMemory.Swap)

@@ -79,6 +79,9 @@ func (s *Service) VerifyConfig(ctx context.Context, name string, z config.Zone) 
 				need.key, need.controller).WithHint("zone doctor")
 		}
 	}
+	if err := s.refuseProperties("verify "+name, z); err != nil {
+		return nil, err
+	}
 	if n := onlineCPUs(); l.CPUs > float64(n) {
 		warnings = append(warnings, fmt.Sprintf("capped-cpu.ncpus is %g and the host has %d CPUs: it caps nothing", l.CPUs, n))
 	}

@@ -145,7 +145,7 @@ func (s *Service) Clone(ctx context.Context, source string, names []string) erro
 	if err != nil {
 		return err
 	}
-	z.Hostname = ""
+	z.Hostname, z.HostID = "", "" // a clone is somebody else
 	return s.cloneFrom(ctx, at, r, z, names)
 }
 
