@@ -72,8 +72,8 @@ func (s Sampler) Read(sources []Source) (Sample, error) {
 	for _, src := range sources {
 		r := Reading{Name: src.Name, Caps: src.Caps, ID: src.Group.ID()}
 		var err error
+		r.At = now() // rates are reckoned by the time of the CPU counter, which is read first
 		r.Use, err = src.Group.ReadStat()
-		r.At = now() // the time that rates are reckoned by is that of the reading
 		if errors.Is(err, fs.ErrNotExist) || (err == nil && r.ID != src.Group.ID()) {
 			continue // halted, or halted and booted again, while being read
 		}
@@ -82,9 +82,10 @@ func (s Sampler) Read(sources []Source) (Sample, error) {
 		}
 		out.Zones = append(out.Zones, r)
 	}
-	var err error
-	out.Host, err = s.host()
-	out.Host.At = now()
+	at := now()
+	host, err := s.host()
+	host.At = at
+	out.Host = host
 	return out, err
 }
 
