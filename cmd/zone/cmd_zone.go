@@ -28,6 +28,7 @@ func zoneCommands(a *app) []*cobra.Command {
 			"Runs the zone's own shutdown; a zone that takes longer than its shutdown-timeout is halted.", (*zone.Service).Shutdown),
 		newRebootCommand(a), newListCommand(a), newExecCommand(a), newLoginCommand(a), newLogCommand(a),
 		newSnapshotCommand(a), newSnapshotsCommand(a), newRollbackCommand(a), newDeleteCommand(a),
+		newSendCommand(a), newReceiveCommand(a),
 	}
 }
 

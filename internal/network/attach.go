@@ -68,7 +68,7 @@ func (n *Network) Attach(ctx context.Context, e Endpoint, ns string) error {
 }
 
 func (n *Network) attach(ctx context.Context, e Endpoint, path string) error {
-	if !n.usable(e.Addr) {
+	if !n.Usable(e.Addr) {
 		return errdefs.New(errdefs.WrongState, "address "+e.Addr.String(), "not an address for zones in %s", n.Subnet)
 	}
 	ns, err := foreignNamespace(path)

@@ -62,7 +62,7 @@ func (n *Network) Allocate(used []netip.Addr) (netip.Addr, error) {
 	for _, a := range used {
 		taken[a.Unmap()] = true
 	}
-	for a := n.Gateway().Next(); n.usable(a); a = a.Next() {
+	for a := n.Gateway().Next(); n.Usable(a); a = a.Next() {
 		if !taken[a] {
 			return a, nil
 		}
@@ -72,8 +72,8 @@ func (n *Network) Allocate(used []netip.Addr) (netip.Addr, error) {
 		WithHint("delete a zone that is no longer needed")
 }
 
-// usable reports whether a zone may have the address.
-func (n *Network) usable(a netip.Addr) bool {
+// Usable reports whether a zone may have the address.
+func (n *Network) Usable(a netip.Addr) bool {
 	return n.Subnet.Contains(a) && n.Subnet.Contains(a.Next()) && a.Compare(n.Gateway()) > 0
 }
 

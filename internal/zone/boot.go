@@ -153,7 +153,7 @@ func (s *Service) platform(ctx context.Context, at Place, spec startSpec) (*runn
 	}
 	z = z.WithDefaults(at.Name)
 	run := &running{
-		Mode: spec.mode, Pool: at.Pool.Info().Name, HostLink: network.HostLink(r.UUID), Limits: z, Booted: time.Now(),
+		Mode: spec.mode, Pool: at.Pool.Info().Name, HostLink: s.hostLink(r), Limits: z, Booted: time.Now(),
 	}
 	spec.network = spec.network && z.Net.IPType != config.IPNone
 	attached := func() error { return nil }
@@ -184,7 +184,7 @@ func (s *Service) platform(ctx context.Context, at Place, spec startSpec) (*runn
 // the engine takes to make a container; the function it returns waits for the
 // end. A kill in between leaves a link that goes with the namespace.
 func (s *Service) attach(ctx context.Context, name string, r Record, ns string) (wait func() error) {
-	e := network.Endpoint{Zone: name, HostLink: network.HostLink(r.UUID), MAC: network.MAC(r.UUID), Addr: r.Address}
+	e := network.Endpoint{Zone: name, HostLink: s.hostLink(r), MAC: network.MAC(r.UUID), Addr: r.Address}
 	done := make(chan error, 1)
 	go func() { done <- s.Network.Attach(ctx, e, ns) }()
 	return func() error { return <-done }

@@ -12,7 +12,6 @@ import (
 
 	"zone/internal/errdefs"
 	"zone/internal/host"
-	"zone/internal/network"
 	"zone/internal/runtime"
 )
 
@@ -208,7 +207,7 @@ func (s *Service) linkOf(ctx context.Context, name string, run running) string {
 	if err != nil {
 		return ""
 	}
-	return network.HostLink(r.UUID)
+	return s.hostLink(r)
 }
 
 // removeRunDir removes the run directory. The mount point in it is removed

@@ -44,6 +44,8 @@ const (
 
 	opBECreate   = "be create"
 	opBEActivate = "be activate"
+	opSend       = "send"
+	opReceive    = "receive"
 )
 
 // journal is an open entry.

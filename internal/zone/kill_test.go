@@ -76,6 +76,10 @@ func (w *world) do(ctx context.Context, op []string) error {
 	case "be activate":
 		_, err := w.ActivateBE(ctx, name, op[2])
 		return err
+	case "send":
+		return w.sendFile(ctx, name, op[2])
+	case "receive":
+		return w.receiveFile(ctx, name, op[2])
 	case "mount":
 		return Maintenance{w.Service}.Mount(ctx, name, true, false)
 	}

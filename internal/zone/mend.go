@@ -108,6 +108,10 @@ func (s *Service) mendEntry(ctx context.Context, j *journal) (string, error) {
 		return s.mendBECreate(ctx, j)
 	case opBEActivate:
 		return s.mendBEActivate(ctx, j)
+	case opSend:
+		return s.mendSend(ctx, j)
+	case opReceive:
+		return s.mendReceive(ctx, j)
 	}
 	return "", fmt.Errorf("unknown operation %q in the journal", j.Op)
 }

@@ -41,6 +41,7 @@ const DefaultPool = "tank"
 // Network is what the life of a zone needs of the network.
 type Network interface {
 	Allocate(used []netip.Addr) (netip.Addr, error)
+	Usable(a netip.Addr) bool
 	Attach(ctx context.Context, e network.Endpoint, ns string) error
 	Detach(ctx context.Context, hostLink string) error
 	ReleaseUnused(ctx context.Context) error
@@ -230,6 +231,10 @@ func HomeTag(home string) string {
 	sum := sha256.Sum256([]byte(home))
 	return "-" + hex.EncodeToString(sum[:4])
 }
+
+// hostLink names the host's end of the zone's link. A zone that was sent to
+// another home of the same host may run in both.
+func (s *Service) hostLink(r Record) string { return network.HostLink(r.UUID + HomeTag(s.Home)) }
 
 func (s *Service) cgroupBase() string          { return "/zone" + HomeTag(s.Home) }
 func (s *Service) cgroupPath(n string) string  { return path.Join(s.cgroupBase(), n) }

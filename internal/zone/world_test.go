@@ -172,15 +172,6 @@ func (w *world) layers(t *testing.T) []string {
 	return names(filepath.Join(w.pool(t).Path("layers")))
 }
 
-func names(dir string) []string {
-	entries, _ := os.ReadDir(dir)
-	var list []string
-	for _, e := range entries {
-		list = append(list, e.Name())
-	}
-	return list
-}
-
 // whole checks what holds whenever nothing is under way: no unfinished work,
 // no journal, each zone and snapshot whole, and the layers just those needed.
 func (w *world) whole(t *testing.T) {
@@ -282,6 +273,8 @@ func (n *fakeNet) Allocate(used []netip.Addr) (netip.Addr, error) {
 	}
 	return a, nil
 }
+
+func (n *fakeNet) Usable(a netip.Addr) bool { return netip.MustParsePrefix("10.9.0.0/16").Contains(a) }
 
 func (n *fakeNet) Attach(_ context.Context, e network.Endpoint, ns string) error {
 	return n.w.call("Attach", func() error {

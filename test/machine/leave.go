@@ -17,6 +17,7 @@ import (
 
 	"zone/internal/host/hosttest"
 	"zone/internal/network"
+	"zone/internal/zone"
 )
 
 const prefix = "zone-machine-"
@@ -135,7 +136,7 @@ func (m *Machine) mine(entry string) bool {
 		return true
 	}
 	for uuid := range m.uuids {
-		if uuid != "" && entry == network.HostLink(uuid) {
+		if uuid != "" && entry == network.HostLink(uuid+zone.HomeTag(m.Home)) {
 			return true
 		}
 	}
