@@ -35,6 +35,8 @@ func newConfigCommand(a *app) *cobra.Command {
 		configCommand(a, "show NAME [KEY]", "Show the keys of a zone, or the value of one", cobra.RangeArgs(1, 2), configShow),
 		configCommand(a, "set NAME KEY=VALUE...", "Set keys; all of them or, on any problem, none", cobra.MinimumNArgs(2), configSet),
 		configCommand(a, "clear NAME KEY...", "Unset keys, or all keys of a resource", cobra.MinimumNArgs(2), configClear),
+		configCommand(a, "add NAME LIST FIELD=VALUE...", "Add an entry to a list such as fs", cobra.MinimumNArgs(3), configAdd),
+		configCommand(a, "remove NAME LIST FIELD=VALUE...", "Remove the entries of a list that have these values", cobra.MinimumNArgs(3), configRemove),
 		configCommand(a, "edit NAME", "Change the definition in $VISUAL or $EDITOR", cobra.ExactArgs(1), configEdit),
 		configCommand(a, "diff NAME", "Show what is defined and not yet in force on the running zone", cobra.ExactArgs(1), configDiff),
 		configCommand(a, "apply NAME", "Make the pending changes on the running zone, as far as they can be made there", cobra.ExactArgs(1), configApply),
@@ -130,6 +132,18 @@ func configClear(ctx context.Context, a *app, s configStore, args []string) erro
 			}
 		}
 		return config.Validate(*z)
+	})
+}
+
+func configAdd(ctx context.Context, a *app, s configStore, args []string) error {
+	return changeConfig(ctx, a, s, args[0], func(z *config.Zone) error {
+		return config.Add(z, args[1], args[2:])
+	})
+}
+
+func configRemove(ctx context.Context, a *app, s configStore, args []string) error {
+	return changeConfig(ctx, a, s, args[0], func(z *config.Zone) error {
+		return config.Remove(z, args[1], args[2:])
 	})
 }
 

@@ -32,6 +32,7 @@ func completions(n names) map[string]completer {
 		"exec":     first(n.zones), "login": first(n.zones), "log": first(n.zones), "clone": first(n.zones), "send": first(n.zones),
 		"config show": nth(n.zones, configKeys("")), "config set": nth(n.zones, configKeys("=")),
 		"config clear": nth(n.zones, configKeys("")), "config verify": first(n.zones), "config export": first(n.zones),
+		"config add": nth(n.zones, fixed("fs"), nothing), "config remove": nth(n.zones, fixed("fs"), nothing),
 		"config edit": first(n.zones), "config diff": first(n.zones), "config apply": first(n.zones), "config revert": first(n.zones),
 		"patch": many(n.zones), "patch show": first(n.runs), "patch rollback": nth(n.runs, n.zones),
 		"pool status": first(n.pools), "pool destroy": first(n.pools),
@@ -103,6 +104,8 @@ func nth(cs ...completer) completer {
 		return without(cs[i](ctx, args), args)
 	}
 }
+
+func nothing(context.Context, []string) []string { return nil }
 
 func fixed(words ...string) completer {
 	return func(context.Context, []string) []string { return words }

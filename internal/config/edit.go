@@ -117,7 +117,8 @@ func Effective(z Zone, name, key string) string {
 }
 
 // EffectiveValue is Effective as data: bool, json.Number, Size (bytes in
-// JSON), Duration (seconds in JSON) or string, and nil where there is no value.
+// JSON), Duration (seconds in JSON), string, or a list of maps of strings; nil
+// where there is no value.
 func EffectiveValue(z Zone, name, key string) any {
 	k, ok := lookup(key)
 	text := Effective(z, name, key)
@@ -129,6 +130,8 @@ func EffectiveValue(z Zone, name, key string) any {
 		return text == "true"
 	case TypeInt, TypeNumber:
 		return json.Number(text)
+	case TypeList:
+		return entriesOf(text)
 	case TypeSize:
 		v, _ := parseSize(text)
 		return v

@@ -18,6 +18,7 @@ type Key struct {
 	Fixed    bool   `json:"fixed"`     // chosen when the zone is created and kept
 
 	aliases []string
+	fields  []entryField // of the entries, when Type is TypeList
 	get     func(*Zone) (string, bool)
 	set     func(*Zone, string) string // why the value is refused, or ""
 	clear   func(*Zone)
@@ -32,6 +33,7 @@ const (
 	TypeDuration = "duration"
 	TypeChoice   = "choice"
 	TypeString   = "string"
+	TypeList     = "list"
 )
 
 // attrPrefix starts the keys whose second half the user chooses.
@@ -137,6 +139,11 @@ func resourceKeys() []Key {
 			Name: "net.ip-type", aliases: []string{"ip-type"}, Default: IPExclusive, NextBoot: true,
 			Doc: "Whether the zone has a network stack with its own address (exclusive) or only a loopback (none).",
 		}, func(z *Zone) *string { return &z.Net.IPType }, IPExclusive, IPNone),
+		listKey(Key{
+			Name: "fs", NextBoot: true,
+			Allowed: "entries of dir, special, type (lofs) and options (ro, which is the default, or rw), such as dir=/srv special=/data",
+			Doc:     "Directories of the host (special) that the zone sees (dir), with all that is mounted below them; in TOML tables [[fs]].",
+		}, func(z *Zone) *[]FS { return &z.FS }, fsFields()),
 	}
 }
 

@@ -67,6 +67,8 @@ func (r *reader) entry(path []string, v any) {
 	k, ok := keyAt(path)
 	sub, isTable := v.(map[string]any)
 	switch {
+	case ok && k.fields != nil:
+		r.list(path, k, v)
 	case ok && isTable:
 		r.problem(path, name, "is a table; it takes "+k.Allowed)
 	case ok:
@@ -89,6 +91,73 @@ func (r *reader) entry(path []string, v any) {
 		r.problem(path, shown(name), unknown(name))
 	}
 }
+
+// list reads the tables of a list. Paths of their keys hold the number of the
+// entry, as keyLines notes it.
+func (r *reader) list(path []string, k Key, v any) {
+	entries, ok := v.([]any)
+	if !ok || len(entries) == 0 {
+		r.problem(path, k.Name, "is written as tables [["+k.Name+"]]; it takes "+k.Allowed)
+		return
+	}
+	var texts []string
+	before := len(r.problems)
+	for i, e := range entries {
+		at := append(slices.Clone(path), entryNumber(i))
+		t, ok := e.(map[string]any)
+		if !ok {
+			r.problem(path, k.Name, "is written as tables [["+k.Name+"]]; it takes "+k.Allowed)
+			return
+		}
+		texts = append(texts, r.listEntry(at, k, t))
+	}
+	if len(r.problems) > before {
+		return
+	}
+	if why := k.set(&r.zone, strings.Join(texts, "; ")); why != "" {
+		r.problem(path, k.Name, why)
+	}
+}
+
+func (r *reader) listEntry(path []string, k Key, t map[string]any) string {
+	shownEntry := k.Name + path[len(path)-1]
+	var words []string
+	for _, name := range slices.Sorted(maps.Keys(t)) {
+		at := append(slices.Clone(path), name)
+		i := slices.IndexFunc(k.fields, func(f entryField) bool { return f.name == name })
+		if i < 0 {
+			r.problem(at, shownEntry, unknownField(name, k.fields))
+			continue
+		}
+		text, ok := oneString(t[name])
+		why := "is no text; allowed: " + k.fields[i].allowed + ", in quotes"
+		if ok {
+			why = k.fields[i].refuse(text)
+		}
+		if why != "" {
+			r.problem(at, shownEntry+"."+name, why)
+		}
+		words = append(words, name+"="+text)
+	}
+	for _, f := range k.fields {
+		if _, ok := t[f.name]; f.required && !ok {
+			r.problem(path, shownEntry, fmt.Sprintf("needs %s: %s", f.name, f.allowed))
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// oneString takes a string, or a list of just one.
+func oneString(v any) (string, bool) {
+	if list, ok := v.([]any); ok && len(list) == 1 {
+		v = list[0]
+	}
+	s, ok := v.(string)
+	return s, ok
+}
+
+// entryNumber stands in paths for the entry of a list, counted from 1 as users do.
+func entryNumber(i int) string { return fmt.Sprintf("[%d]", i+1) }
 
 func (r *reader) problem(path []string, key, text string) {
 	line := r.lines[strings.Join(path, pathSeparator)]
@@ -174,11 +243,18 @@ func keyLines(data []byte) map[string]int {
 	var p unstable.Parser
 	p.Reset(data)
 	var table []string
+	count := map[string]int{}
 	for p.NextExpression() {
 		e := p.Expression()
 		switch e.Kind {
-		case unstable.Table, unstable.ArrayTable:
+		case unstable.Table:
 			table = noteKey(&p, lines, nil, e)
+		case unstable.ArrayTable:
+			table = noteKey(&p, lines, nil, e)
+			name := strings.Join(table, pathSeparator)
+			table = append(table, entryNumber(count[name]))
+			count[name]++
+			noteLine(&p, lines, strings.Join(table, pathSeparator), e)
 		case unstable.KeyValue:
 			noteKeyValue(&p, lines, table, e)
 		}
@@ -208,4 +284,11 @@ func noteKey(p *unstable.Parser, lines map[string]int, base []string, e *unstabl
 		}
 	}
 	return path
+}
+
+// noteLine notes the line of the entry of a list.
+func noteLine(p *unstable.Parser, lines map[string]int, path string, e *unstable.Node) {
+	if it := e.Key(); it.Next() {
+		lines[path] = p.Shape(it.Node().Raw).Start.Line
+	}
 }

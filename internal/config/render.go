@@ -13,6 +13,11 @@ func Render(z Zone) []byte {
 	var b bytes.Buffer
 	table := ""
 	for _, k := range SetKeys(z) {
+		if k.fields != nil {
+			renderList(&b, k, z)
+			table = k.Name
+			continue
+		}
 		resource, name, inTable := strings.Cut(k.Name, ".")
 		if !inTable {
 			resource, name = "", k.Name
@@ -28,6 +33,21 @@ func Render(z Zone) []byte {
 		fmt.Fprintf(&b, "%s = %s\n", tomlKey(name), tomlValue(k, text))
 	}
 	return b.Bytes()
+}
+
+// renderList writes each entry as a table of its own.
+func renderList(b *bytes.Buffer, k Key, z Zone) {
+	text, _ := k.get(&z)
+	for _, entry := range strings.Split(text, "; ") {
+		if b.Len() > 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(b, "[[%s]]\n", k.Name)
+		for _, word := range strings.Fields(entry) {
+			name, value, _ := strings.Cut(word, "=")
+			fmt.Fprintf(b, "%s = %s\n", name, tomlString(value))
+		}
+	}
 }
 
 func tomlKey(name string) string {

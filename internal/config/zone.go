@@ -50,6 +50,7 @@ type Zone struct {
 	CappedCPU       CappedCPU         `toml:"capped-cpu,omitempty" json:"capped-cpu,omitzero"`
 	CappedMemory    CappedMemory      `toml:"capped-memory,omitempty" json:"capped-memory,omitzero"`
 	Net             Net               `toml:"net,omitempty" json:"net,omitzero"`
+	FS              []FS              `toml:"fs,omitempty" json:"fs,omitempty"`
 	Attr            map[string]string `toml:"attr,omitempty" json:"attr,omitempty"`
 }
 

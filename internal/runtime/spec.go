@@ -50,6 +50,7 @@ type Limits struct {
 type Bind struct {
 	Source, Destination string
 	Writable            bool
+	Recursive           bool // with what is mounted below Source
 }
 
 const cpuPeriod = 100_000 // microseconds, the kernel's own default
@@ -138,10 +139,14 @@ func mounts(binds []Bind, ownCgroups bool) []specs.Mount {
 		if b.Writable {
 			mode = "rw"
 		}
-		m = append(m, specs.Mount{
-			Destination: b.Destination, Type: "bind", Source: b.Source,
-			Options: []string{"bind", mode, "nosuid", "nodev"},
-		})
+		options := []string{"bind", mode, "nosuid", "nodev"}
+		if b.Recursive {
+			options = append([]string{"rbind", "rnosuid", "rnodev"}, options[1:]...)
+			if !b.Writable { // what the host keeps read-only stays so either way
+				options = append(options, "rro")
+			}
+		}
+		m = append(m, specs.Mount{Destination: b.Destination, Type: "bind", Source: b.Source, Options: options})
 	}
 	return m
 }

@@ -54,6 +54,8 @@ func TestSpecFull(t *testing.T) {
 		{Source: "/pool/shared/zones/web1", Destination: "/run/host/zone"},
 		{Source: "/sys/fs/cgroup/systemd/zone/web1", Destination: "/sys/fs/cgroup/systemd", Writable: true},
 	}
+	c.Mounts = append(c.Mounts, Bind{Source: "/data", Destination: "/srv", Recursive: true},
+		Bind{Source: "/work", Destination: "/mnt", Recursive: true, Writable: true})
 	c.QuietSync, c.OwnCgroups = true, true
 	c.Capabilities, c.Locked = []string{"CAP_CHOWN", "CAP_KILL"}, 1<<20
 	c.Sysctl = map[string]string{"kernel.shmmni": "5"}

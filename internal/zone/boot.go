@@ -234,6 +234,9 @@ func (s *Service) container(ctx context.Context, at Place, r Record, z config.Zo
 			return err
 		}
 		c.Root = target
+		if err := s.addFileSystems(at.Name, z, &c); err != nil {
+			return err
+		}
 		if err := runtime.WriteBundle(s.bundle(at.Name), c); err != nil {
 			return err
 		}

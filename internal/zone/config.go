@@ -79,7 +79,7 @@ func (s *Service) VerifyConfig(ctx context.Context, name string, z config.Zone) 
 				need.key, need.controller).WithHint("zone doctor")
 		}
 	}
-	if err := s.refuseProperties("verify "+name, z); err != nil {
+	if err := s.refuseProperties("verify", name, z); err != nil {
 		return nil, err
 	}
 	if n := onlineCPUs(); l.CPUs > float64(n) {

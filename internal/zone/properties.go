@@ -20,7 +20,7 @@ import (
 // addProperties describes what a zone is given beside its root, network and
 // cgroup limits, or refuses what this host cannot give.
 func (s *Service) addProperties(name string, z config.Zone, c *runtime.Container) error {
-	if err := s.refuseProperties("start "+name, z); err != nil {
+	if err := s.refuseProperties("start", name, z); err != nil {
 		return err
 	}
 	c.Capabilities, c.Locked, c.Sysctl = z.Capabilities(), int64(z.CappedMemory.Locked), ipcSettings(z)
@@ -41,7 +41,8 @@ func (s *Service) addProperties(name string, z config.Zone, c *runtime.Container
 }
 
 // refuseProperties refuses what this host cannot give.
-func (s *Service) refuseProperties(what string, z config.Zone) error {
+func (s *Service) refuseProperties(op, name string, z config.Zone) error {
+	what := op + " " + name
 	if z.CappedMemory.OOM == config.OOMZone && s.Cgroups.Layout != cgroup.LayoutV2 {
 		return errdefs.New(errdefs.NotSupported, what,
 			"capped-memory.oom=zone needs cgroup v2, whose kernel ends all processes of a group; the layout of this host is %s", s.Cgroups.Layout).
@@ -54,6 +55,13 @@ func (s *Service) refuseProperties(what string, z config.Zone) error {
 	if uint64(z.CappedMemory.Locked) > limit.Max {
 		return errdefs.New(errdefs.NotSupported, what, "capped-memory.locked is %s and the host lets a process lock at most %s",
 			z.CappedMemory.Locked, config.Size(limit.Max)).WithHint("ulimit -H -l, or LimitMEMLOCK= of the unit that calls zone, raises it")
+	}
+	for _, f := range z.FS {
+		fd, err := s.openSpecial(name, f)
+		if err != nil {
+			return err
+		}
+		closeFd(fd)
 	}
 	return nil
 }
