@@ -48,11 +48,12 @@ func (a *app) main(ctx context.Context, args []string) int {
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	err := root.ExecuteContext(ctx)
+	a.leave()
 	if err == nil {
 		return 0
 	}
-	if ctx.Err() != nil && errdefs.KindOf(err) == errdefs.Failed {
-		err = errdefs.Wrap(errdefs.Interrupted, "interrupted", err)
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		err = errdefs.New(errdefs.Interrupted, "interrupted", "what was begun has been taken back")
 	}
 	a.report(err)
 	var own exitCode
@@ -75,7 +76,7 @@ func (e exitCode) Unwrap() error { return e.error }
 // object when the output is JSON.
 func (a *app) report(err error) {
 	hint := errdefs.HintOf(err)
-	if a.format == ui.FormatJSON || a.format == ui.FormatJSONL {
+	if a.json || a.format == ui.FormatJSON || a.format == ui.FormatJSONL {
 		_ = ui.JSON(a.stderr, map[string]any{
 			"schema": 1, "error": err.Error(), "hint": hint, "exit_code": errdefs.KindOf(err).ExitCode(),
 		})
@@ -116,7 +117,12 @@ func (a *app) settle() error {
 		return err
 	}
 	// A home of its own has run-time files of its own.
-	a.run, err = filepath.Abs(firstOf(a.run, os.Getenv("ZONE_RUN"), defaultRun+zone.HomeTag(a.home)))
+	if a.run, err = filepath.Abs(firstOf(a.run, os.Getenv("ZONE_RUN"), defaultRun+zone.HomeTag(a.home))); err != nil {
+		return err
+	}
+	if strings.Contains(a.run, ":") {
+		return errdefs.New(errdefs.Usage, "--run "+a.run, "a colon is not allowed: programs that work in there take it for a separator")
+	}
 	return err
 }
 
@@ -144,8 +150,7 @@ func (a *app) enter() error {
 		return nil
 	}
 	if os.Geteuid() != 0 {
-		return errdefs.New(errdefs.Failed, "zone", "zones need root's rights").
-			WithHint("sudo zone %s", strings.Join(os.Args[1:], " "))
+		return errdefs.New(errdefs.Failed, strings.Join(os.Args[1:], " "), "zones need root's rights").WithHint("run it as root")
 	}
 	for _, dir := range []string{a.home, a.run} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -157,6 +162,16 @@ func (a *app) enter() error {
 	}
 	a.entered = true
 	return nil
+}
+
+// leave unpins the private mount namespace when no pool needs it.
+func (a *app) leave() {
+	if !a.entered {
+		return
+	}
+	if names, err := a.pools().Names(); err == nil && len(names) == 0 {
+		_ = host.ReleasePrivateMounts(a.run) // whoever made a pool meanwhile mounts it anew
+	}
 }
 
 // service wires the parts of the machine together, without looking at any
@@ -260,7 +275,8 @@ func usageErrors(c *cobra.Command) {
 	if check := c.Args; check != nil {
 		c.Args = func(cmd *cobra.Command, args []string) error {
 			if err := check(cmd, args); err != nil {
-				return errdefs.Wrap(errdefs.Usage, cmd.CommandPath(), err).WithHint("%s --help", cmd.CommandPath())
+				return errdefs.New(errdefs.Usage, cmd.CommandPath(), "wrong number of arguments: %d; usage: %s", len(args), cmd.UseLine()).
+					WithHint("%s --help", cmd.CommandPath())
 			}
 			return nil
 		}

@@ -172,7 +172,7 @@ func (b *beCommand) destroy() *cobra.Command {
 				_, err := b.a.stdout.Write([]byte("would destroy boot environment " + args[0] + " of zone " + b.zone + "\n"))
 				return err
 			}
-			if err := b.a.confirm(force, "destroy boot environment "+args[0]+" of zone "+b.zone); err != nil {
+			if err := b.a.confirm(cmd.Context(), force, "destroy boot environment "+args[0]+" of zone "+b.zone); err != nil {
 				return err
 			}
 			return s.DestroyBE(cmd.Context(), b.zone, args[0])

@@ -248,7 +248,7 @@ func configVerify(ctx context.Context, a *app, s configStore, args []string) err
 		if warnings == nil {
 			warnings = []string{}
 		}
-		return ui.JSON(a.stdout, map[string]any{"schema": 1, "name": name, "ok": true, "warnings": warnings})
+		return ui.Object(a.stdout, a.format, map[string]any{"schema": 1, "name": name, "ok": true, "warnings": warnings})
 	}
 	warn(a, name, warnings)
 	_, err = fmt.Fprintf(a.stdout, "%s: this host can give everything the zone asks for\n", name)

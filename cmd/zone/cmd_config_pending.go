@@ -85,7 +85,7 @@ func configApply(ctx context.Context, a *app, s configStore, args []string) erro
 	}
 	if a.format == ui.FormatJSON || a.format == ui.FormatJSONL {
 		none := []config.Change{}
-		return ui.JSON(a.stdout, map[string]any{
+		return ui.Object(a.stdout, a.format, map[string]any{
 			"schema": 1, "name": args[0], "applied": append(none, applied...), "waiting": append(none, waiting...),
 		})
 	}

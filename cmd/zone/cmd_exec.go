@@ -93,8 +93,11 @@ func (a *app) execIn(ctx context.Context, op, name string, o runtime.ExecOptions
 		o.User = u.UID + ":" + u.GID
 		o.Env = append([]string{"HOME=" + u.Home, "USER=" + u.Name}, o.Env...)
 	}
-	if ok, err := s.HasCommand(name, o.Args[0]); err == nil && !ok {
-		return exitCode{127, errdefs.New(errdefs.Failed, "exec in "+name, "%s: no such command in the zone", o.Args[0])}
+	switch err := s.FindCommand(name, o.Args[0]); {
+	case errors.Is(err, zone.ErrNoCommand):
+		return exitCode{127, errdefs.New(errdefs.Failed, "exec in "+name, "%s: %v", o.Args[0], err)}
+	case errors.Is(err, zone.ErrNotExecutable):
+		return exitCode{126, errdefs.New(errdefs.Failed, "exec in "+name, "%s: %v", o.Args[0], err)}
 	}
 	argv, err := s.ExecArgv(name, o)
 	if err != nil {
@@ -183,15 +186,33 @@ func definitionFile(file string) (config.Zone, error) {
 	if file == "" {
 		return config.Zone{}, nil
 	}
-	var data []byte
-	var err error
-	if file == "-" {
-		data, err = io.ReadAll(os.Stdin)
-	} else {
-		data, err = os.ReadFile(file)
-	}
+	data, err := readInput(file)
 	if err != nil {
 		return config.Zone{}, errdefs.Wrap(errdefs.Usage, "read definition", err)
 	}
 	return config.Parse(strings.TrimPrefix(file, "./"), data)
+}
+
+// maxDefinition is far above any definition a person writes.
+const maxDefinition = 1 << 20
+
+// readInput reads a regular file, or standard input for "-", of a sane size.
+func readInput(file string) ([]byte, error) {
+	f := os.Stdin
+	if file != "-" {
+		var err error
+		// O_NONBLOCK: a named pipe is refused below and must not wait for a writer.
+		if f, err = os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0); err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+			return nil, fmt.Errorf("%s: not a regular file", file)
+		}
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxDefinition+1))
+	if len(data) > maxDefinition {
+		return nil, fmt.Errorf("%s: more than %d bytes", file, maxDefinition)
+	}
+	return data, err
 }

@@ -150,7 +150,7 @@ func imageBuild(ctx context.Context, a *app, h imageHost, spec image.BuildSpec) 
 		_, err = fmt.Fprintln(a.stdout, img.Ref())
 		return err
 	}
-	return ui.JSON(a.stdout, img)
+	return ui.Object(a.stdout, a.format, img)
 }
 
 // imageRow is an image as list prints it.
@@ -286,7 +286,7 @@ func imageShow(ctx context.Context, a *app, h imageHost, ref string) error {
 	if a.format == ui.FormatTable || a.format == "" {
 		return printImage(a.stdout, d)
 	}
-	return ui.JSON(a.stdout, d)
+	return ui.Object(a.stdout, a.format, d)
 }
 
 func printImage(w io.Writer, d imageDetails) error {
@@ -361,7 +361,7 @@ func imageDelete(ctx context.Context, a *app, h imageHost, ref string, force, dr
 		_, err := fmt.Fprintf(a.stdout, "would delete image %s (%s)\n", img.Ref(), ui.Bytes(img.Size))
 		return err
 	}
-	if err := a.confirm(force, "delete image "+img.Ref()); err != nil {
+	if err := a.confirm(ctx, force, "delete image "+img.Ref()); err != nil {
 		return err
 	}
 	release, err := h.LockImages(ctx, store.Pool)

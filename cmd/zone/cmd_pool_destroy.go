@@ -60,7 +60,7 @@ func poolDestroy(ctx context.Context, a *app, zones func(context.Context) (zoneS
 			return err
 		}
 	}
-	if err := a.confirm(opt.force, what); err != nil {
+	if err := a.confirm(ctx, opt.force, what); err != nil {
 		return err
 	}
 	if err := a.pools().Destroy(ctx, name); err != nil {

@@ -66,6 +66,8 @@ func newStatCommand(a *app) *cobra.Command {
 	}
 	f := c.Flags()
 	f.StringSliceVarP(&opt.zones, "zone", "z", nil, "only these zones: names or globs")
+	f.BoolVarP(&opt.parseable, "parseable-too", "p", false, "the same as -P")
+	_ = f.MarkHidden("parseable-too")
 	f.BoolVarP(&opt.parseable, "parseable", "P", false, "colon-separated, raw numbers, the time in seconds first; fields are only ever added")
 	f.StringSliceVar(&opt.list.Columns, "columns", nil, "the columns to show: "+columnNames(statColumns()))
 	f.BoolVarP(&opt.list.Quiet, "quiet", "q", false, "names only")

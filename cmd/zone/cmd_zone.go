@@ -28,7 +28,7 @@ func zoneCommands(a *app) []*cobra.Command {
 			"Runs the zone's own shutdown; a zone that takes longer than its shutdown-timeout is halted.", (*zone.Service).Shutdown),
 		newRebootCommand(a), newListCommand(a), newExecCommand(a), newLoginCommand(a), newLogCommand(a),
 		newSnapshotCommand(a), newSnapshotsCommand(a), newRollbackCommand(a), newDeleteCommand(a),
-		newSendCommand(a), newReceiveCommand(a),
+		newSendCommand(a), newReceiveCommand(a), newMoveCommand(a),
 	}
 }
 
@@ -239,6 +239,9 @@ func newListCommand(a *app) *cobra.Command {
 			if opt.parseable {
 				return printZones(a, list)
 			}
+			if len(list) == 0 && len(args) == 0 && !opt.configured && !opt.installed && ui.IsTerminal(a.stderr) {
+				a.note("no zone is running; `zone list -c` lists all")
+			}
 			o := ui.ListOptions{Format: a.format, Quiet: opt.quiet, Columns: opt.columns, Key: "zones"}
 			if opt.verbose && opt.columns == nil {
 				o.Columns = []string{"name", "state", "pid", "address", "root", "image", "pool", "layers", "snapshots", "since", "why"}
@@ -250,6 +253,8 @@ func newListCommand(a *app) *cobra.Command {
 	f.BoolVarP(&opt.configured, "configured", "c", false, "all zones, whatever their state")
 	f.BoolVarP(&opt.installed, "installed", "i", false, "zones with a root")
 	f.BoolVarP(&opt.parseable, "parseable", "p", false, "zoneid:name:state:path:uuid:brand:ip-type, colons escaped")
+	f.BoolVarP(&opt.parseable, "parseable-too", "P", false, "the same as -p")
+	_ = f.MarkHidden("parseable-too")
 	f.BoolVarP(&opt.verbose, "verbose", "v", false, "more columns")
 	f.BoolVarP(&opt.quiet, "quiet", "q", false, "names only")
 	f.StringSliceVar(&opt.columns, "columns", nil, "which columns, in which order")
@@ -367,7 +372,7 @@ func newDeleteCommand(a *app) *cobra.Command {
 				}
 				return nil
 			}
-			if err := a.confirm(force, "delete "+strings.Join(names, ", ")+" with all snapshots"); err != nil {
+			if err := a.confirm(cmd.Context(), force, "delete "+strings.Join(names, ", ")+" with all snapshots"); err != nil {
 				return err
 			}
 			err = a.each(cmd.Context(), "delete", names, func(ctx context.Context, n string) error { return s.Delete(ctx, n, force) })
@@ -390,7 +395,7 @@ func splitSnapshot(arg string) (name, snap string, err error) {
 }
 
 func newSnapshotCommand(a *app) *cobra.Command {
-	remove := false
+	var remove, force bool
 	c := &cobra.Command{
 		Use: "snapshot NAME@SNAP", Short: "keep a zone's root as it is now",
 		Args: cobra.ExactArgs(1),
@@ -404,6 +409,9 @@ func newSnapshotCommand(a *app) *cobra.Command {
 				return err
 			}
 			if remove {
+				if err := a.confirm(cmd.Context(), force, "delete snapshot "+args[0]); err != nil {
+					return err
+				}
 				err := s.DeleteSnapshot(cmd.Context(), name, snap)
 				return errors.Join(err, s.Settle(cmd.Context()))
 			}
@@ -411,6 +419,7 @@ func newSnapshotCommand(a *app) *cobra.Command {
 		},
 	}
 	c.Flags().BoolVarP(&remove, "delete", "d", false, "delete the snapshot instead")
+	c.Flags().BoolVarP(&force, "force", "F", false, "do not ask before deleting")
 	return c
 }
 

@@ -13,6 +13,8 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	// A second signal ends the program where it stands.
+	context.AfterFunc(ctx, stop)
 	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, runner: host.Exec{}}
 	code := a.main(ctx, os.Args[1:])
 	stop()

@@ -78,7 +78,7 @@ func (s *Store) build(ctx context.Context, w *work, spec BuildSpec, progress fun
 	}
 	dir := s.Pool.Path(w.dataset())
 	if err := s.fill(ctx, spec, dir, progress); err != nil {
-		return Image{}, err
+		return Image{}, s.explainFull(ctx, err)
 	}
 	progress("inspect")
 	img, err := finish(filepath.Join(dir, rootName), spec)
@@ -190,4 +190,20 @@ func (s *Store) nextVersion(name string) (int, error) {
 		}
 	}
 	return next, nil
+}
+
+// fullBelow is how little room makes a failed build a full pool: the programs
+// that fill an image do not tell.
+const fullBelow = 16 << 20
+
+func (s *Store) explainFull(ctx context.Context, err error) error {
+	space, spaceErr := s.Pool.Space(ctx)
+	if ctx.Err() != nil || spaceErr != nil || (space.Free >= fullBelow && !host.NoSpace(err)) {
+		return err
+	}
+	name := s.Pool.Info().Name
+	return &errdefs.Error{
+		Kind: errdefs.Failed, What: "build image", Why: fmt.Sprintf("pool %s is full (%d of %d bytes free)", name, space.Free, space.Size),
+		Err: err, Hint: "zone pool status " + name,
+	}
 }

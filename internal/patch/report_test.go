@@ -50,7 +50,7 @@ func TestSum(t *testing.T) {
 }
 
 func TestText(t *testing.T) {
-	rep := &Report{Run: "20260102-150405-abcd", State: StateFinished, Wall: 12, Request: Request{Jobs: 2}, Zones: []*ZoneReport{
+	rep := &Report{Run: "20260102-150405-abcd", State: StateFinished, Wall: 8, Request: Request{Jobs: 2}, Zones: []*ZoneReport{
 		{Zone: "a", Result: Patched, Strategy: InPlace, Wall: 10, CPU: 6, Waited: 2, WaitKnown: true, Snapshot: "patch-x"},
 		{Zone: "b", Result: RolledBack, Strategy: Offline, Wall: 3, WaitKnown: true, Reason: "bad\x1b[2J", Output: []string{"last words"}, Kept: "failed-x"},
 	}}

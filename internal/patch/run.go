@@ -258,19 +258,19 @@ func (r *run) with(ctx context.Context, z *zoneWork, f func(packages.Zone) error
 	defer r.charge(ctx, z)()
 	err = f(pz)
 	if z.driver != nil {
-		err = errors.Join(err, z.cleanErr(z.driver.Clean(context.WithoutCancel(ctx), pz)))
+		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanPatience)
+		defer cancel()
+		// What is left lies in the zone's /run, which goes when it stops, and
+		// the next run takes it away.
+		if err := z.driver.Clean(cctx, pz); err != nil {
+			_, _ = fmt.Fprintf(z.log, "clean up: %v\n", err)
+		}
 	}
 	return err
 }
 
-// cleanErr drops the error of cleaning up in a zone that has stopped: its /run
-// is gone with it.
-func (z *zoneWork) cleanErr(err error) error {
-	if err != nil {
-		_, _ = fmt.Fprintf(z.log, "clean up: %v\n", err)
-	}
-	return nil
-}
+// cleanPatience bounds the wait for a zone in which nothing runs any more.
+const cleanPatience = 20 * time.Second
 
 // charge begins an account of a zone's CPU; the function it returns adds to the
 // report. A zone that stopped meanwhile has no counters: nothing is added.

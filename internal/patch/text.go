@@ -87,9 +87,13 @@ func (rep *Report) sums() string {
 	line("fetched", "%s (%d bytes), once for all zones", ui.Bytes(rep.BytesFetched), rep.BytesFetched)
 	line("wall", "%s, %d at once on %d CPUs", seconds(rep.Wall), rep.Request.Jobs, rep.CPUs)
 	line("cpu", "%s", seconds(rep.CPU))
-	if rep.Sequential > 0 && !rep.Request.DryRun {
-		line("one by one", "%s, so the run was %.2f times faster", seconds(rep.Sequential), rep.SpeedUp)
-		line("", "(%s)", rep.Method)
+	if rep.SpeedUp > 0 && rep.Counts.Patched > 0 && !rep.Request.DryRun {
+		gain := fmt.Sprintf("it was %.2f times faster", rep.SpeedUp)
+		if rep.SpeedUp <= 1 {
+			gain = "nothing was gained by doing several at once"
+		}
+		line("one by one", "%s by this run's own times of each zone, so %s", seconds(rep.Sequential), gain)
+		line("", "(an estimate, no second run was made; --json tells how it is reckoned)")
 	}
 	return b.String()
 }

@@ -97,6 +97,14 @@ func (r *Registry) describe(ctx context.Context, name string) (Info, error) {
 // Open returns a pool, mounted at RUN/pools/NAME.
 func (r *Registry) Open(ctx context.Context, name string) (Pool, error) {
 	what := "open pool " + name
+	if rec, err := r.find(what, name); err == nil && rec.State != Ready {
+		// Somebody may be making it this moment: wait for the end of that.
+		lock, err := r.lock(ctx, what, name)
+		if err != nil {
+			return nil, err
+		}
+		lock.Unlock()
+	}
 	rec, b, err := r.load(what, name)
 	if err != nil {
 		return nil, err

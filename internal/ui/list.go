@@ -103,6 +103,9 @@ func chosen[T any](opt ListOptions, columns []Column[T]) ([]Column[T], error) {
 	for i, c := range columns {
 		names[i] = c.Name
 	}
+	if len(opt.Columns) == 0 {
+		return nil, errdefs.New(errdefs.Usage, "--columns", "none named; allowed: %s", strings.Join(names, ", "))
+	}
 next:
 	for _, want := range opt.Columns {
 		for _, c := range columns {
@@ -143,6 +146,15 @@ func table(w io.Writer, cells [][]string, right []bool) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// Object prints one object: indented for people who read JSON, on one line
+// for jsonl.
+func Object(w io.Writer, format string, v any) error {
+	if format == FormatJSONL {
+		return json.NewEncoder(w).Encode(v)
+	}
+	return JSON(w, v)
 }
 
 // JSON prints v as indented JSON.

@@ -222,8 +222,11 @@ func (s *Service) container(ctx context.Context, at Place, r Record, z config.Zo
 			return err
 		}
 		defer root.Close()
-		if err := s.refreshResolvConf(root, spec); err != nil {
+		if err := checkAccounts("start "+at.Name, root); err != nil {
 			return err
+		}
+		if err := s.refreshResolvConf(root, spec); err != nil {
+			s.Note("zone %s: /etc/resolv.conf stays as it is: %v", at.Name, err)
 		}
 		run.InitKind = initNone
 		if spec.mode != modeScratch {

@@ -269,7 +269,7 @@ func (s *Service) free(ctx context.Context, op, name string) error {
 		return err
 	}
 	return errdefs.New(errdefs.WrongState, op+" "+name, "a zone of this name exists already in pool %s (%s)",
-		at.Pool.Info().Name, s.status(at).State).WithHint("zone delete %s", name)
+		at.Pool.Info().Name, s.status(at).State).WithHint("zone list %s", name)
 }
 
 // births prepares identities. Addresses stay reserved until release is called,

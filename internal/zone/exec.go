@@ -2,6 +2,7 @@ package zone
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"path"
@@ -29,7 +30,12 @@ type Command struct {
 // ExecArgv returns the command line that runs a command in a running or
 // mounted zone, inside its limits, and ends with the command's own status.
 func (s *Service) ExecArgv(name string, o runtime.ExecOptions) ([]string, error) {
-	if _, err := s.need("exec in", name, modeBoot, modeScratch); err != nil {
+	root, err := s.Root(name)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	if err := checkAccounts("exec in "+name, root); err != nil {
 		return nil, err
 	}
 	return s.Engine.ExecArgv(name, o), nil
@@ -64,8 +70,11 @@ func (s *Service) User(name, user string) (User, error) {
 	}
 	defer root.Close()
 	data, err := root.ReadFile("/etc/passwd")
+	if err != nil && user == "root" {
+		return User{Name: user, UID: "0", GID: "0", Home: "/", Shell: "/bin/sh"}, nil // to let somebody in who mends it
+	}
 	if err != nil {
-		return User{}, err
+		return User{}, errdefs.New(errdefs.Failed, "look up user "+user, "/etc/passwd of zone %s cannot be read", name)
 	}
 	for line := range strings.Lines(string(data)) {
 		f := strings.Split(strings.TrimSpace(line), ":")
@@ -83,23 +92,50 @@ func (s *Service) User(name, user string) (User, error) {
 // searchPath is where commands are looked for in a zone.
 var searchPath = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
-// HasCommand reports whether a running zone has the program that exec would
-// start for word. A relative path with a slash is taken to be there.
-func (s *Service) HasCommand(name, word string) (bool, error) {
+// ErrNoCommand and ErrNotExecutable tell why a command cannot be started, as a
+// shell does by its exit statuses 127 and 126.
+var (
+	ErrNoCommand     = errors.New("no such command in the zone")
+	ErrNotExecutable = errors.New("not an executable file")
+)
+
+// FindCommand looks for the program that exec would start for word in a
+// running zone. A relative path with a slash is taken to be there.
+func (s *Service) FindCommand(name, word string) error {
 	root, err := s.Root(name)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer root.Close()
 	if strings.Contains(word, "/") {
-		return !path.IsAbs(word) || root.Exists(word), nil
+		if !path.IsAbs(word) {
+			return nil
+		}
+		return executable(root, word)
 	}
+	found := ErrNoCommand
 	for _, dir := range searchPath {
-		if root.Exists(path.Join(dir, word)) {
-			return true, nil
+		err := executable(root, path.Join(dir, word))
+		if err == nil {
+			return nil
+		}
+		if errors.Is(err, ErrNotExecutable) {
+			found = err
 		}
 	}
-	return false, nil
+	return found
+}
+
+func executable(root *host.Root, file string) error {
+	f, err := root.Open(file, unix.O_PATH, 0)
+	if err != nil {
+		return ErrNoCommand
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() || st.Mode()&0o111 == 0 {
+		return ErrNotExecutable
+	}
+	return nil
 }
 
 // Root opens the files of a running or mounted zone, as its processes see

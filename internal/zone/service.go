@@ -132,7 +132,7 @@ func (s *Service) unknown(ctx context.Context, name string) error {
 	e := errdefs.New(errdefs.NotFound, "zone "+name, "no such zone")
 	places, err := s.Places(ctx)
 	if err != nil || len(places) == 0 {
-		return e.WithHint("zone create %s --image IMAGE", name)
+		return e.WithHint("zone create NAME --image IMAGE; there are no zones yet")
 	}
 	names := make([]string, len(places))
 	for i, p := range places {
