@@ -62,7 +62,6 @@ func (e *Engine) recoverLocked(ctx context.Context, say func(string)) error {
 	}
 	if rep.State == StateRunning {
 		rep.State, rep.Ended = StateInterrupted, time.Now()
-		rep.Wall = rep.Ended.Sub(rep.Started).Seconds()
 		rep.sum(0)
 		// Nobody knows when the run ended, so what would follow is left out.
 		rep.Wall, rep.SpeedUp, rep.Sequential = 0, 0, 0
