@@ -87,3 +87,20 @@ func newReceiveCommand(a *app) *cobra.Command {
 	c.Flags().StringVar(&spec.Pool, "pool", "", "pool to keep it in (default "+zone.DefaultPool+")")
 	return c
 }
+
+func newMoveCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "move NAME POOL", Short: "move a halted zone to another pool",
+		Long: "Takes a zone to another pool of this host, with its snapshots, its boot environments and\n" +
+			"what they stand on. Identity and address stay. The old place is removed when the new one\n" +
+			"is whole; each snapshot takes its full size there.",
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := a.zones(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return s.Move(cmd.Context(), args[0], args[1])
+		},
+	}
+}

@@ -29,7 +29,7 @@ func completions(n names) map[string]completer {
 	table := map[string]completer{
 		"snapshot": first(func(ctx context.Context, _ []string) []string { return suffixed(n.zones(ctx, nil), "@") }),
 		"rollback": first(n.snapshots),
-		"exec":     first(n.zones), "login": first(n.zones), "log": first(n.zones), "clone": first(n.zones), "send": first(n.zones),
+		"exec":     first(n.zones), "login": first(n.zones), "log": first(n.zones), "clone": first(n.zones), "send": first(n.zones), "move": nth(n.zones, n.pools),
 		"config show": nth(n.zones, configKeys("")), "config set": nth(n.zones, configKeys("=")),
 		"config clear": nth(n.zones, configKeys("")), "config verify": first(n.zones), "config export": first(n.zones),
 		"config add": nth(n.zones, fixed("fs"), nothing), "config remove": nth(n.zones, fixed("fs"), nothing),

@@ -222,7 +222,7 @@ func (s *Service) buildBE(ctx context.Context, at Place, from, dataset string, c
 		return err
 	}
 	r.BE = &bootEnv{Name: c.Name, Description: c.Description, Created: time.Now().UTC()}
-	r.Next = ""
+	r.Next, r.Taken = "", nil
 	return writeRecord(dir, r)
 }
 

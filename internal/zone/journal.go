@@ -46,6 +46,7 @@ const (
 	opBEActivate = "be activate"
 	opSend       = "send"
 	opReceive    = "receive"
+	opMove       = "move"
 )
 
 // journal is an open entry.

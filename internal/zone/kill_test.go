@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"zone/internal/errdefs"
+	"zone/internal/host"
 	"zone/internal/host/hosttest"
 )
 
@@ -78,6 +79,9 @@ func (w *world) do(ctx context.Context, op []string) error {
 		return err
 	case "send":
 		return w.sendFile(ctx, name, op[2])
+	case "move":
+		w.Runner = host.Exec{}
+		return w.Move(ctx, name, op[2])
 	case "receive":
 		return w.receiveFile(ctx, name, op[2])
 	case "mount":

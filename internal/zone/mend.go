@@ -112,6 +112,8 @@ func (s *Service) mendEntry(ctx context.Context, j *journal) (string, error) {
 		return s.mendSend(ctx, j)
 	case opReceive:
 		return s.mendReceive(ctx, j)
+	case opMove:
+		return s.mendMove(ctx, j)
 	}
 	return "", fmt.Errorf("unknown operation %q in the journal", j.Op)
 }

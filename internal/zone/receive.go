@@ -187,6 +187,12 @@ func (a *arrival) receivePart(ctx context.Context, i int, p streamPart, r *partR
 	if have {
 		return r.finish()
 	}
+	return a.unpack(ctx, i, p, a.Record.Root, r, r.finish)
+}
+
+// unpack makes a dataset of a part. finish reads the part to its end and tells
+// whether it was whole.
+func (a *arrival) unpack(ctx context.Context, i int, p streamPart, root string, r io.Reader, finish func() error) (err error) {
 	dataset := path.Join(a.dir(i), "active")
 	cmd := host.Cmd{Name: "tar", Args: tarIn(a.pool.Path(dataset)), Stdin: r}
 	if p.Encoding == encodingBtrfs {
@@ -204,7 +210,7 @@ func (a *arrival) receivePart(ctx context.Context, i int, p streamPart, r *partR
 			WithHint("apt-get install btrfs-progs tar")
 	}
 	// Damage of the stream explains more than what a program says of it.
-	if err := r.finish(); err != nil {
+	if err := finish(); err != nil {
 		return err
 	}
 	if ran != nil {
@@ -213,14 +219,10 @@ func (a *arrival) receivePart(ctx context.Context, i int, p streamPart, r *partR
 	if len(names(a.pool.Path(a.dir(i)))) != 1 {
 		return badStream("a part of it is more than one dataset")
 	}
-	return a.sound(p, a.pool.Path(dataset))
-}
-
-func (a *arrival) sound(p streamPart, dir string) error {
-	if p.Kind == partImage || a.Record.Root == Whole {
-		return plainDirs(dir, "root")
+	if p.Kind == partImage || root == Whole {
+		return plainDirs(a.pool.Path(dataset), "root")
 	}
-	return plainDirs(dir, "upper", "work")
+	return plainDirs(a.pool.Path(dataset), "upper", "work")
 }
 
 // have reports whether the pool holds an image or layer already.
@@ -358,7 +360,7 @@ func (a *arrival) identify(ctx context.Context, dataset string, r Record) error 
 		a.s.Note("zone %s has the identity in the stream; %s gets one of its own", twin, a.name)
 		r.UUID, r.ClonedOf, z.Hostname = newUUID(), twin, ""
 	}
-	r.Name, r.Next, r.Rewritten = a.name, "", ""
+	r.Name, r.Next, r.Rewritten, r.Taken = a.name, "", "", nil
 	dir := a.pool.Path(dataset)
 	if twin != "" || renamed {
 		w, err := openWritable(a.pool, dir, r)

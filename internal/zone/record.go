@@ -38,6 +38,7 @@ type Record struct {
 	Rewritten string     `json:"rewritten,omitempty"` // operation that last replaced the root
 	BE        *bootEnv   `json:"be,omitempty"`        // nil for the root the zone was made with
 	Next      string     `json:"next_be,omitempty"`   // boot environment to be active from the next boot
+	Taken     *time.Time `json:"taken,omitempty"`     // of a snapshot that was moved: when it was taken
 }
 
 const (

@@ -71,7 +71,7 @@ func (s *Service) Snapshots(ctx context.Context, name string) ([]Snapshot, error
 		if err != nil {
 			used = -1
 		}
-		created, err := at.Pool.Created(ctx, at.dataset(e.Name()))
+		created, err := taken(ctx, at, e.Name())
 		if err != nil {
 			return nil, err
 		}
@@ -79,6 +79,15 @@ func (s *Service) Snapshots(ctx context.Context, name string) ([]Snapshot, error
 	}
 	slices.SortStableFunc(list, func(a, b Snapshot) int { return a.Created.Compare(b.Created) })
 	return list, nil
+}
+
+// taken returns when a snapshot was taken. One that came from another pool was
+// made later there, and holds the time in its record.
+func taken(ctx context.Context, at Place, leaf string) (time.Time, error) {
+	if r, err := readRecord(filepath.Join(at.dir(), leaf)); err == nil && r.Taken != nil {
+		return *r.Taken, nil
+	}
+	return at.Pool.Created(ctx, at.dataset(leaf))
 }
 
 // DeleteSnapshot removes NAME@snap. One that is gone is NotFound.
@@ -206,7 +215,7 @@ func (s *Service) prepareRollback(ctx context.Context, at Place, snap, dataset, 
 	if now, err := readRecord(at.activePath("")); err == nil {
 		r.Address, r.Name, r.BE, r.Next = now.Address, now.Name, now.BE, now.Next
 	}
-	r.Rewritten = id
+	r.Rewritten, r.Taken = id, nil
 	if z, err := readConfig(at.activePath("")); err == nil {
 		if err := writeConfig(dir, z); err != nil {
 			return err

@@ -131,3 +131,56 @@ func TestSendToAnotherHome(t *testing.T) {
 	other.Must("delete", "a", "-F")
 	other.Must("image", "delete", "base", "-F")
 }
+
+// A zone changes pools with its past, and is the same zone there.
+func TestMove(t *testing.T) {
+	m := machine.New(t)
+	m.BaseImage()
+	m.Must("pool", "create", "plain", "--backend", "dir")
+	m.Must("pool", "create", "second", "--size", "2G")
+	for _, root := range []string{"sparse", "whole"} {
+		t.Run(root, func(t *testing.T) { move(t, m.On(t), root) })
+	}
+}
+
+func move(t *testing.T, m *machine.Machine, root string) {
+	sendable(m, "origin", root)
+	m.Must("clone", "origin", "a")
+	m.Must("delete", "origin", "-F")
+	m.Must("snapshot", "a@s")
+	m.Must("be", "create", "-z", "a", "b")
+	want := shows(m, "a")
+	before := m.Zones()["a"]
+	m.Must("boot", "a")
+	m.Refused(12, []string{"move a", "running"}, "move", "a", "second")
+	m.Refused(10, []string{"nowhere"}, "move", "a", "nowhere")
+	m.Must("halt", "a")
+	from, way := "tank", []string{"second", "plain", "tank"}
+	if root == "whole" {
+		way = []string{"plain"} // whole roots are large
+	}
+	for _, to := range way {
+		m.Must("move", "a", to)
+		m.Tidy(from)
+		after := m.Expect("a", "installed")
+		if after.Pool != to || after.UUID != before.UUID || after.Address != before.Address || after.Layers != before.Layers {
+			t.Errorf("%+v became %+v", before, after)
+		}
+		if got := shows(m, "a"); got != want {
+			t.Errorf("in %s the zone shows\n%s\nwant\n%s", to, got, want)
+		}
+		if got := strings.Fields(m.Must("snapshots", "-q")); len(got) != 1 || got[0] != "a@s" {
+			t.Errorf("in %s it has the snapshots %q", to, got)
+		}
+		if got := bootEnvs(t, m, "a"); got != "initial NR, b" {
+			t.Errorf("in %s it has the boot environments %q", to, got)
+		}
+		from = to
+	}
+	m.Must("rollback", "a@s")
+	if got := shows(m, "a"); got != want {
+		t.Errorf("rolled back, the zone shows\n%s\nwant\n%s", got, want)
+	}
+	m.Must("delete", "a", "-F")
+	m.Tidy(from)
+}
