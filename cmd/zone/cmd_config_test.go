@@ -123,7 +123,7 @@ func TestConfigShowJSON(t *testing.T) {
 		"root": "sparse", "autoboot": false, "hostname": "web1", "description": nil, "cpu-shares": 100.0,
 		"max-lwps": nil, "shutdown-timeout": 30.0, "capped-cpu.ncpus": 0.5, "capped-memory.physical": float64(512 << 20),
 		"capped-memory.swap": 0.0, "capped-memory.locked": nil, "capped-memory.oom": "process", "max-shm-memory": nil,
-		"max-shm-ids": nil, "max-sem-ids": nil, "max-msg-ids": nil, "limitpriv": "default", "hostid": nil, "fs": nil, "net.ip-type": "exclusive", "attr.note": "",
+		"max-shm-ids": nil, "max-sem-ids": nil, "max-msg-ids": nil, "limitpriv": "default", "hostid": nil, "fs": nil, "device": nil, "net.ip-type": "exclusive", "attr.note": "",
 	}
 	for _, r := range got.Keys {
 		if v, known := want[r.Key]; !known || v != r.Value {

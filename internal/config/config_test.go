@@ -25,7 +25,7 @@ func full(t testing.TB) Zone {
 		"cpu-shares=200", "max-lwps=500", "shutdown-timeout=90s", "capped-cpu=0.75", "capped-memory=512M",
 		"capped-memory.swap=0", "capped-memory.locked=64K", "capped-memory.oom=zone", "max-shm-memory=16M", "max-shm-ids=10",
 		"max-sem-ids=20", "max-msg-ids=30", "limitpriv=default,-net_raw", "hostid=1a2b3c4d", "net.ip-type=none",
-		"fs=dir=/srv special=/data; dir=/usr/share/x special=/opt/x type=lofs options=rw", "attr.owner=ops", "attr.a.b=", "attr.B=x=y",
+		"fs=dir=/srv special=/data; dir=/usr/share/x special=/opt/x type=lofs options=rw", "device=match=/dev/net/tun; match=/dev/tty[0-9]*", "attr.owner=ops", "attr.a.b=", "attr.B=x=y",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -282,7 +282,7 @@ func TestSetAll(t *testing.T) {
 
 func TestClear(t *testing.T) {
 	z := full(t)
-	for _, key := range []string{"attr", "capped-memory", "capped-cpu", "ip-type", "hostname", "hostname", "attr.gone", "fs"} {
+	for _, key := range []string{"attr", "capped-memory", "capped-cpu", "ip-type", "hostname", "hostname", "attr.gone", "fs", "device"} {
 		if err := Clear(&z, key); err != nil {
 			t.Errorf("Clear(%q): %v", key, err)
 		}

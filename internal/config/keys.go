@@ -144,6 +144,11 @@ func resourceKeys() []Key {
 			Allowed: "entries of dir, special, type (lofs) and options (ro, which is the default, or rw), such as dir=/srv special=/data",
 			Doc:     "Directories of the host (special) that the zone sees (dir), with all that is mounted below them; in TOML tables [[fs]].",
 		}, func(z *Zone) *[]FS { return &z.FS }, fsFields()),
+		listKey(Key{
+			Name: "device", NextBoot: true,
+			Allowed: "entries of match, a path or shell pattern below /dev, such as match=/dev/net/tun",
+			Doc:     "Devices of the host that the zone may use; patterns are looked up when the zone boots; in TOML tables [[device]].",
+		}, func(z *Zone) *[]Device { return &z.Device }, deviceFields()),
 	}
 }
 

@@ -25,6 +25,11 @@ const (
 	FSReadWrite = "rw"
 )
 
+// Device gives a zone devices of the host.
+type Device struct {
+	Match string `toml:"match,omitempty" json:"match,omitempty"` // a path or shell pattern below /dev
+}
+
 // entryField is one field of the entries of a list.
 type entryField struct {
 	name, allowed string
@@ -40,6 +45,25 @@ type record[T any] interface {
 }
 
 func (f *FS) values() []*string { return []*string{&f.Dir, &f.Special, &f.Type, &f.Options} }
+
+func (d *Device) values() []*string { return []*string{&d.Match} }
+
+func deviceFields() []entryField {
+	return []entryField{{"match", "the path of a device below /dev or a shell pattern of such paths, such as /dev/net/tun or /dev/ttyUSB*", true, validMatch}}
+}
+
+func validMatch(s string) string {
+	if _, err := path.Match(s, ""); err != nil {
+		return "is no pattern"
+	}
+	if why := validPath(s); why != "" {
+		return why
+	}
+	if !strings.HasPrefix(s, "/dev/") {
+		return "does not lie below /dev"
+	}
+	return ""
+}
 
 func fsFields() []entryField {
 	choice := func(name string, words ...string) entryField {

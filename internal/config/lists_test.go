@@ -50,7 +50,11 @@ func TestAddAndRemove(t *testing.T) {
 func TestAddRefuses(t *testing.T) {
 	have := Zone{FS: []FS{{Dir: "/srv", Special: "/data"}}}
 	for _, tt := range []struct{ list, words, want string }{
-		{"sf", "dir=/a", "sf: is no list; allowed: fs"},
+		{"sf", "dir=/a", "sf: is no list; allowed: fs, device"},
+		{"device", "match=/etc/passwd", `device: match: "/etc/passwd" does not lie below /dev`},
+		{"device", "match=/dev/[", "is no pattern"},
+		{"device", "match=/dev/../etc", "is no such path"},
+		{"device", "match=tun", "is no such path"},
 		{"fs", "dir=/a", "fs: needs special: an absolute path"},
 		{"fs", "special=/a", "fs: needs dir: an absolute path"},
 		{"fs", "dir=/srv special=/b", `fs: has two entries with dir "/srv"`},

@@ -51,6 +51,7 @@ type Zone struct {
 	CappedMemory    CappedMemory      `toml:"capped-memory,omitempty" json:"capped-memory,omitzero"`
 	Net             Net               `toml:"net,omitempty" json:"net,omitzero"`
 	FS              []FS              `toml:"fs,omitempty" json:"fs,omitempty"`
+	Device          []Device          `toml:"device,omitempty" json:"device,omitempty"`
 	Attr            map[string]string `toml:"attr,omitempty" json:"attr,omitempty"`
 }
 

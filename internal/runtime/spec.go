@@ -5,6 +5,7 @@ package runtime
 
 import (
 	"math"
+	"os"
 	"syscall"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -26,6 +27,7 @@ type Container struct {
 	Sysctl       map[string]string // of the container's own namespaces
 	Locked       int64             // bytes that each process may lock in memory; 0 is the host's default
 	NetworkNS    string            // path of a network namespace to join; empty for a new one
+	Devices      []Device          // beside those that every container has
 	// QuietSync answers fsync and its like with success without doing
 	// anything: for roots that are thrown away when the host goes down.
 	QuietSync bool
@@ -51,6 +53,22 @@ type Bind struct {
 	Source, Destination string
 	Writable            bool
 	Recursive           bool // with what is mounted below Source
+}
+
+// Device is a device node inside, which the container may use.
+type Device struct {
+	Path         string
+	Block        bool
+	Major, Minor int64
+	Mode         os.FileMode // permissions only
+	UID, GID     uint32
+}
+
+func (d Device) kind() string {
+	if d.Block {
+		return "b"
+	}
+	return "c"
 }
 
 const cpuPeriod = 100_000 // microseconds, the kernel's own default
@@ -82,6 +100,7 @@ func Spec(c Container) *specs.Spec {
 				{Type: specs.CgroupNamespace},
 			},
 			Resources:     resources(c),
+			Devices:       devices(c.Devices),
 			Sysctl:        c.Sysctl,
 			Seccomp:       seccomp(c.QuietSync),
 			MaskedPaths:   maskedPaths,
@@ -153,6 +172,9 @@ func mounts(binds []Bind, ownCgroups bool) []specs.Mount {
 
 func resources(c Container) *specs.LinuxResources {
 	r := &specs.LinuxResources{Devices: deviceRules()}
+	for _, d := range c.Devices {
+		r.Devices = append(r.Devices, specs.LinuxDeviceCgroup{Allow: true, Type: d.kind(), Major: &d.Major, Minor: &d.Minor, Access: "rwm"})
+	}
 	l := c.Limits
 	cpu := &specs.LinuxCPU{}
 	if l.CPUs > 0 {
@@ -191,6 +213,16 @@ func resources(c Container) *specs.LinuxResources {
 // Shares converts a weight of the v2 scale to v1 cpu.shares.
 func Shares(weight int) uint64 {
 	return uint64(max(2, math.Round(float64(weight)*sharesPerWeight)))
+}
+
+func devices(list []Device) []specs.LinuxDevice {
+	var nodes []specs.LinuxDevice
+	for _, d := range list {
+		nodes = append(nodes, specs.LinuxDevice{
+			Path: d.Path, Type: d.kind(), Major: d.Major, Minor: d.Minor, FileMode: &d.Mode, UID: &d.UID, GID: &d.GID,
+		})
+	}
+	return nodes
 }
 
 func deviceRules() []specs.LinuxDeviceCgroup {

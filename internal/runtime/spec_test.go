@@ -56,6 +56,7 @@ func TestSpecFull(t *testing.T) {
 	}
 	c.Mounts = append(c.Mounts, Bind{Source: "/data", Destination: "/srv", Recursive: true},
 		Bind{Source: "/work", Destination: "/mnt", Recursive: true, Writable: true})
+	c.Devices = []Device{{Path: "/dev/net/tun", Major: 10, Minor: 200, Mode: 0o660, GID: 5}, {Path: "/dev/vdb", Block: true, Major: 254, Minor: 16}}
 	c.QuietSync, c.OwnCgroups = true, true
 	c.Capabilities, c.Locked = []string{"CAP_CHOWN", "CAP_KILL"}, 1<<20
 	c.Sysctl = map[string]string{"kernel.shmmni": "5"}

@@ -20,12 +20,13 @@ import (
 // addProperties describes what a zone is given beside its root, network and
 // cgroup limits, or refuses what this host cannot give.
 func (s *Service) addProperties(name string, z config.Zone, c *runtime.Container) error {
-	if err := s.refuseProperties("start", name, z); err != nil {
+	err := s.refuseProperties("start", name, z)
+	if err != nil {
 		return err
 	}
 	c.Capabilities, c.Locked, c.Sysctl = z.Capabilities(), int64(z.CappedMemory.Locked), ipcSettings(z)
-	if z.HostID == "" {
-		return nil
+	if c.Devices, err = findDevices(name, z.Device); err != nil || z.HostID == "" {
+		return err
 	}
 	id, err := strconv.ParseUint(z.HostID, 16, 32)
 	if err != nil {
@@ -63,7 +64,8 @@ func (s *Service) refuseProperties(op, name string, z config.Zone) error {
 		}
 		closeFd(fd)
 	}
-	return nil
+	_, err := findDevices(name, z.Device)
+	return err
 }
 
 // ipcSettings returns what limits System V objects in a zone's own namespace.
@@ -126,7 +128,11 @@ func (s *Service) checkProperties(name string, pid int, z config.Zone) error {
 			bad = append(bad, fmt.Sprintf("capped-memory.oom: asked %s, holds %s", config.OOMZone, config.OOMProcess))
 		}
 	}
-	if len(bad) == 0 {
+	missing, err := missingDevices(name, pid, z.Device)
+	if err != nil {
+		return err
+	}
+	if bad = append(bad, missing...); len(bad) == 0 {
 		return nil
 	}
 	return errdefs.New(errdefs.NotSupported, "limits of "+name, "the kernel did not take %s", strings.Join(bad, "; ")).WithHint("zone doctor")
