@@ -32,7 +32,7 @@ func completions(n names) map[string]completer {
 		"exec":     first(n.zones), "login": first(n.zones), "log": first(n.zones), "clone": first(n.zones), "send": first(n.zones), "move": nth(n.zones, n.pools),
 		"config show": nth(n.zones, configKeys("")), "config set": nth(n.zones, configKeys("=")),
 		"config clear": nth(n.zones, configKeys("")), "config verify": first(n.zones), "config export": first(n.zones),
-		"config add": nth(n.zones, fixed("fs"), nothing), "config remove": nth(n.zones, fixed("fs"), nothing),
+		"config add": nth(n.zones, fixed("device", "fs"), nothing), "config remove": nth(n.zones, fixed("device", "fs"), nothing),
 		"config edit": first(n.zones), "config diff": first(n.zones), "config apply": first(n.zones), "config revert": first(n.zones),
 		"patch": many(n.zones), "patch show": first(n.runs), "patch rollback": nth(n.runs, n.zones),
 		"pool status": first(n.pools), "pool destroy": first(n.pools),
