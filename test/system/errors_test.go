@@ -43,7 +43,7 @@ func TestMistakes(t *testing.T) {
 		words []string
 		args  []string
 	}{
-		{12, []string{"create alpha", "exists already", "zone delete alpha"}, []string{"create", "alpha"}},
+		{12, []string{"create alpha", "exists already", "zone list alpha"}, []string{"create", "alpha"}},
 		{12, []string{"clone alpha", "exists already"}, []string{"clone", "alpha", "beta", "alpha"}},
 		{10, []string{"zone alhpa", `"alpha"`}, []string{"boot", "alhpa"}},
 		{10, []string{"alpha@never"}, []string{"rollback", "alpha@never"}},
