@@ -44,7 +44,7 @@ func TestPatchPoolFull(t *testing.T) {
 	}
 
 	l.m.Inside("rm", filler)
-	l.m.Must("snapshot", "-d", "full@failed-"+rep.Run)
+	l.m.Must("snapshot", "-F", "-d", "full@failed-"+rep.Run)
 	l.results(t, l.patch(t, 0, "--resume", rep.Run), map[string]string{"full": "patched"})
 	l.has(t, map[string]string{"zt-big": "2.0"}, "full")
 	l.nothingShared(t, "small")

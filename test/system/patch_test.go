@@ -111,7 +111,7 @@ func (l *patchLab) patchedAll(t *testing.T, rep patchReport, all []string) {
 	if list := l.m.Must("patch", "list", "-q"); strings.TrimSpace(list) != rep.Run {
 		t.Errorf("patch list: %q", list)
 	}
-	for _, want := range append([]string{rep.Run, "times faster"}, all...) {
+	for _, want := range append([]string{rep.Run, "one by one"}, all...) {
 		if show := l.m.Must("patch", "show", rep.Run); !strings.Contains(show, want) {
 			t.Errorf("patch show does not say %q:\n%s", want, show)
 		}
