@@ -73,13 +73,17 @@ func waitLock(ctx context.Context, path string, wait time.Duration, how int) (*L
 	}
 }
 
-// Unlock drops the lock.
-func (l *Lock) Unlock() { _ = l.f.Close() }
+// Unlock drops the lock, also where a program that is being started holds a
+// copy of the descriptor for a moment.
+func (l *Lock) Unlock() {
+	_ = unix.Flock(int(l.f.Fd()), unix.LOCK_UN)
+	_ = l.f.Close()
+}
 
 // Remove drops the lock and removes its file.
 func (l *Lock) Remove() {
 	_ = os.Remove(l.f.Name())
-	_ = l.f.Close()
+	l.Unlock()
 }
 
 // File is the locked file, for locks that carry content.
