@@ -339,3 +339,38 @@ func TestOpenRootOfFile(t *testing.T) {
 		}
 	}
 }
+
+// TestReplaceFile: what was there goes, whatever it was, and nothing is
+// followed.
+func TestReplaceFile(t *testing.T) {
+	dir := t.TempDir()
+	outside := filepath.Join(t.TempDir(), "outside")
+	for _, err := range []error{
+		os.WriteFile(outside, []byte("host"), 0o644), os.Symlink(outside, filepath.Join(dir, "link")),
+		os.WriteFile(filepath.Join(dir, "file"), []byte("old and longer"), 0o600), unix.Mkfifo(filepath.Join(dir, "pipe"), 0o644),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, err := OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	for _, name := range []string{"link", "file", "pipe", "new"} {
+		if err := root.ReplaceFile(name, []byte("new"), 0o644); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		st, err := os.Lstat(filepath.Join(dir, name))
+		if err != nil || !st.Mode().IsRegular() || st.Mode().Perm() != 0o644 || st.Size() != 3 {
+			t.Errorf("%s is %v, %v", name, st, err)
+		}
+	}
+	if data, _ := os.ReadFile(outside); string(data) != "host" {
+		t.Errorf("the file outside holds %q", data)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, ".*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}

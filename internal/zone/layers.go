@@ -149,7 +149,7 @@ func (w *writable) writeFile(name string, data []byte, perm fs.FileMode) error {
 	if err := w.copyUpDir(path.Dir(name)); err != nil {
 		return err
 	}
-	return w.top.WriteFile(name, data, perm)
+	return w.top.ReplaceFile(name, data, perm)
 }
 
 // remove makes a file disappear: from the top, and from what lies below by a
