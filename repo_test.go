@@ -306,3 +306,29 @@ func TestLinksInDocs(t *testing.T) {
 		}
 	})
 }
+
+// skipDoors are the files that may skip a test; all others go through them, so
+// that each skip is counted and told at the end of the run.
+var skipDoors = map[string]bool{
+	"internal/host/hosttest/require.go": true,
+	"internal/host/main_test.go":        true, // hosttest imports host
+}
+
+func TestSkipsAreCounted(t *testing.T) {
+	for _, f := range goFiles(t) {
+		if skipDoors[f.path] {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			call, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			on, ok := call.X.(*ast.Ident)
+			if ok && (on.Name == "t" || on.Name == "b" || on.Name == "f") && slices.Contains([]string{"Skip", "Skipf", "SkipNow"}, call.Sel.Name) {
+				t.Errorf("%s skips a test uncounted: use hosttest.Require or hosttest.Skip", f.path)
+			}
+			return true
+		})
+	}
+}

@@ -196,7 +196,7 @@ func TestMachineKillForkingAndFrozen(t *testing.T) {
 func TestMachineReadBack(t *testing.T) {
 	tree := machineTrees(t)[LayoutHybrid]
 	if tree.Layout == "" {
-		t.Skip("sets v1 files by hand: needs a hybrid host")
+		hosttest.Skip(t, "sets v1 files by hand: needs a hybrid host")
 	}
 	g := newGroup(t, tree)
 	got, err := g.ReadLimits()

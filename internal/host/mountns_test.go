@@ -21,7 +21,7 @@ func needMounts(t *testing.T) {
 	t.Helper()
 	err := WithThrowawayMounts(func() error { return nil })
 	if errors.Is(err, unix.EPERM) {
-		t.Skip("needs root")
+		skip(t, "needs root")
 	}
 	must(t, err)
 }
@@ -108,7 +108,7 @@ func TestEnterAtOnce(t *testing.T) {
 func TestCopiesKeepNothing(t *testing.T) {
 	run := newRunDir(t)
 	if _, err := exec.LookPath("unshare"); err != nil {
-		t.Skip("needs unshare")
+		skip(t, "needs unshare")
 	}
 	pool := filepath.Join(run, "pools/tank")
 	play(t, "enter="+run, "mount="+pool)

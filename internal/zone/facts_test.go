@@ -22,10 +22,9 @@ var execNothing = runtime.ExecOptions{}
 
 // A process may be called anything, also what looks like the rest of its stat.
 func TestStartTick(t *testing.T) {
+	hosttest.Require(t, hosttest.Tool("sleep"))
 	sleep, err := exec.LookPath("sleep")
-	if err != nil {
-		t.Skip("needs sleep")
-	}
+	must(err)
 	want := func() uint64 {
 		tick, _, err := startTick(os.Getpid())
 		if err != nil || tick == 0 {

@@ -15,7 +15,7 @@ func TestDevices(t *testing.T) {
 	hosttest.Require(t, hosttest.Root)
 	const fuse = "/dev/fuse" // /dev/net/tun is no example: some runtimes allow it to all containers
 	if _, err := os.Stat(fuse); err != nil {
-		t.Skip("needs " + fuse)
+		hosttest.Skip(t, "needs "+fuse)
 	}
 	m := machine.New(t)
 	m.BaseImage()

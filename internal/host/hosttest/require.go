@@ -54,12 +54,24 @@ func Require(t testing.TB, needs ...Need) {
 		if reason == "" {
 			continue
 		}
-		if must(t.Name(), n) {
-			t.Fatalf("%s must not be skipped (%s): %s", t.Name(), MustEnv, reason)
-		}
-		record(t, reason)
-		t.Skip(reason)
+		skip(t, n, reason)
 	}
+}
+
+// Skip skips the test for a reason that only the test itself can find out, and
+// counts it as Require does.
+func Skip(t testing.TB, reason string) {
+	t.Helper()
+	skip(t, "", reason)
+}
+
+func skip(t testing.TB, n Need, reason string) {
+	t.Helper()
+	if must(t.Name(), n) {
+		t.Fatalf("%s must not be skipped (%s): %s", t.Name(), MustEnv, reason)
+	}
+	record(t, reason)
+	t.Skip(reason)
 }
 
 func must(test string, n Need) bool {
