@@ -135,7 +135,7 @@ func finish(root string, spec BuildSpec) (Image, error) {
 	if img.Size, err = sizeOf(root); err != nil {
 		return Image{}, fmt.Errorf("inspect: %w", err)
 	}
-	img.Schema, img.Name, img.UUID = Schema, spec.Name, newUUID()
+	img.Schema, img.Name, img.UUID = Schema, spec.Name, host.NewUUID()
 	img.Source, img.SuiteOnly = spec.Source.String(), spec.SuiteOnly
 	img.Created = time.Now().UTC().Truncate(time.Second)
 	return img, nil

@@ -9,7 +9,6 @@ package image
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -234,12 +233,4 @@ func refs(images []Image) string {
 		names = append(names, i.Ref())
 	}
 	return strings.Join(names, ", ")
-}
-
-// newUUID returns a random UUID (version 4).
-func newUUID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails: crypto/rand ends the program instead
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }

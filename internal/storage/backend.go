@@ -2,8 +2,6 @@ package storage
 
 import (
 	"context"
-	"crypto/rand"
-	"fmt"
 	"time"
 
 	"zone/internal/errdefs"
@@ -92,14 +90,6 @@ const HeaderName = "pool.json"
 // Header returns the header of the pool that the record is about.
 func (r Record) Header() Header {
 	return Header{Schema: 1, Name: r.Name, UUID: r.UUID, Backend: r.Backend, Created: r.Created}
-}
-
-// newUUID returns a random (version 4) UUID.
-func newUUID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
 // backend returns the backend that a specification or a record names.

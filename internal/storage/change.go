@@ -89,7 +89,7 @@ func (r *Registry) makeRoom(ctx context.Context, what, name string) error {
 
 func (r *Registry) begin(spec Spec, rec Record) Record {
 	rec.Schema, rec.State = 1, Creating
-	rec.Name, rec.Backend, rec.UUID = spec.Name, spec.Backend, newUUID()
+	rec.Name, rec.Backend, rec.UUID = spec.Name, spec.Backend, host.NewUUID()
 	rec.Created = time.Now().UTC().Truncate(time.Second)
 	return rec
 }

@@ -295,7 +295,7 @@ func (s *Service) births(ctx context.Context, names []string) (list []birth, rel
 		}
 		used = append(used, addr)
 		list = append(list, birth{record: Record{
-			Name: n, UUID: newUUID(), Address: addr, Created: time.Now().UTC().Truncate(time.Second),
+			Name: n, UUID: host.NewUUID(), Address: addr, Created: time.Now().UTC().Truncate(time.Second),
 		}})
 	}
 	return list, l.Unlock, nil

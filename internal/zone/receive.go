@@ -358,7 +358,7 @@ func (a *arrival) identify(ctx context.Context, dataset string, r Record) error 
 	renamed := r.Name != a.name
 	if twin != "" {
 		a.s.Note("zone %s has the identity in the stream; %s gets one of its own", twin, a.name)
-		r.UUID, r.ClonedOf, z.Hostname = newUUID(), twin, ""
+		r.UUID, r.ClonedOf, z.Hostname = host.NewUUID(), twin, ""
 	}
 	r.Name, r.Next, r.Rewritten, r.Taken = a.name, "", "", nil
 	dir := a.pool.Path(dataset)

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"zone/internal/config"
@@ -76,15 +75,6 @@ func readConfig(dir string) (config.Zone, error) {
 
 func writeConfig(dir string, z config.Zone) error {
 	return host.WriteFile(filepath.Join(dir, configFile), config.Render(z), 0o600, false)
-}
-
-// newUUID returns a random (version 4) UUID.
-func newUUID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // documented never to fail
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	h := hex.EncodeToString(b[:])
-	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
 }
 
 // newID returns a short random name for unfinished work and layers.

@@ -101,7 +101,7 @@ func FuzzStream(f *testing.F) {
 
 // The header is used in paths: nothing but what Send writes may pass.
 func TestStreamHeaderCheck(t *testing.T) {
-	uuid := newUUID()
+	uuid := host.NewUUID()
 	good := func() streamHeader {
 		return streamHeader{
 			Schema: 1, Zone: "a", Record: Record{Schema: 1, Name: "a", UUID: uuid, Root: Sparse, Image: "base@1", Layers: []string{"0123456789ab"}},

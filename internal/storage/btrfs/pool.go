@@ -8,7 +8,6 @@ package btrfs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path"
@@ -126,12 +125,7 @@ func (p *Pool) Used(_ context.Context, dataset string) (int64, error) {
 
 // Space returns the size of the file system and what is free.
 func (p *Pool) Space(context.Context) (storage.Space, error) {
-	var st unix.Statfs_t
-	if err := unix.Statfs(p.info.Path, &st); err != nil {
-		return storage.Space{}, fmt.Errorf("space of pool %s: %w", p.info.Name, err)
-	}
-	size, free := int64(st.Blocks)*st.Bsize, int64(st.Bavail)*st.Bsize
-	return storage.Space{Size: size, Used: size - int64(st.Bfree)*st.Bsize, Free: free}, nil
+	return storage.SpaceAt(p.info.Name, p.info.Path)
 }
 
 // Sync commits everything written so far.
@@ -235,18 +229,7 @@ func (p *Pool) root() (*os.File, error) { return os.Open(p.info.Path) }
 // wrap names the operation and its object, and says a full pool in the
 // user's words.
 func (p *Pool) wrap(op, dataset string, err error) error {
-	if err == nil {
-		return nil
-	}
-	what := op
-	if dataset != "" {
-		what += " " + dataset
-	}
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		e := &errdefs.Error{Kind: errdefs.Failed, What: what, Why: "pool " + p.info.Name + " is full", Err: err}
-		return e.WithHint("zone pool status %s", p.info.Name)
-	}
-	return fmt.Errorf("%s: %w", what, err)
+	return storage.Explain(p.info.Name, op, dataset, err)
 }
 
 // openBeneath opens a path below dir without following any symbolic link.

@@ -14,7 +14,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -133,12 +132,7 @@ func (p *Pool) Used(ctx context.Context, dataset string) (int64, error) {
 
 // Space returns the size of the file system that the directory is on.
 func (p *Pool) Space(context.Context) (storage.Space, error) {
-	var st unix.Statfs_t
-	if err := unix.Statfs(p.info.Path, &st); err != nil {
-		return storage.Space{}, fmt.Errorf("space of pool %s: %w", p.info.Name, err)
-	}
-	size, free := int64(st.Blocks)*st.Bsize, int64(st.Bavail)*st.Bsize
-	return storage.Space{Size: size, Used: size - int64(st.Bfree)*st.Bsize, Free: free}, nil
+	return storage.SpaceAt(p.info.Name, p.info.Path)
 }
 
 // Sync writes the whole file system to disk.
@@ -241,15 +235,7 @@ func (p *Pool) makeParents(dataset string) error {
 }
 
 func (p *Pool) wrap(op, dataset string, err error) error {
-	if err == nil {
-		return nil
-	}
-	what := strings.TrimSpace(op + " " + dataset)
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		e := &errdefs.Error{Kind: errdefs.Failed, What: what, Why: "pool " + p.info.Name + " is full", Err: err}
-		return e.WithHint("zone pool status %s", p.info.Name)
-	}
-	return fmt.Errorf("%s: %w", what, err)
+	return storage.Explain(p.info.Name, op, dataset, err)
 }
 
 func marked(f *os.File) bool {
